@@ -1,0 +1,1 @@
+"""What the files say: feature specifications, parquet input, generated data. Imports no other room."""

@@ -1,0 +1,1 @@
+"""Keras models that return logits. Imports TensorFlow and data.feature_spec only."""

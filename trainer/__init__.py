@@ -1,0 +1,1 @@
+"""How a model is run: configuration, distribution, optimizers, steps, metrics and the loops."""
