@@ -1,0 +1,260 @@
+"""Ranks and what they exchange: the only module that imports Horovod, and its single-process twin.
+
+Collectives inside a step work on tensors and belong to the traced graph; those between steps work on numpy arrays and
+Python objects. Everything else in the program is given a communicator and never asks which kind it is.
+"""
+
+import contextlib
+import dataclasses
+import importlib.metadata
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import tensorflow as tf
+
+from data.errors import InputError
+
+T = TypeVar("T")
+
+# Variables by which launchers tell a process how many of it there are. SLURM_NTASKS is not among them: it is also set
+# in an allocation whose script starts one process.
+_LAUNCHER_SIZES = ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+
+
+class RankLost(RuntimeError):
+    """A collective failed because another rank has gone; that rank says why."""
+
+
+class WireCounter:
+    """Bytes that this rank handed to collectives, counted where they are called."""
+
+    def __init__(self):
+        self._parts: list[tf.Tensor] = []
+
+    def add(self, tensor: tf.Tensor) -> None:
+        self._parts.append(tf.size(tensor, out_type=tf.int64) * tensor.dtype.size)
+
+    def total(self) -> tf.Tensor:
+        """Scalar int64."""
+        return tf.add_n(self._parts) if self._parts else tf.zeros((), tf.int64)
+
+
+@dataclasses.dataclass
+class SingleProcess:
+    """The communicator of one process: every exchange is with itself."""
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    local_size: int = 1
+    description: str = "single process"
+
+    def __post_init__(self):
+        self._counter: WireCounter | None = None
+
+    @contextlib.contextmanager
+    def counting(self) -> Iterator[WireCounter]:
+        """Counts the payload of the collectives traced inside; read `total()` inside the same graph."""
+        self._counter = WireCounter()
+        try:
+            yield self._counter
+        finally:
+            self._counter = None
+
+    # Inside a step, on tensors.
+
+    def allreduce(self, tensors: Sequence[tf.Tensor], *, name: str) -> list[tf.Tensor]:
+        """Sums of each tensor over all ranks, the same bits on every rank."""
+        del name
+        return list(tensors)
+
+    def allgather(self, tensor: tf.Tensor, *, name: str) -> tf.Tensor:
+        """The ranks' tensors one below the other, in rank order; first dimensions may differ."""
+        del name
+        return tensor
+
+    def broadcast_variables(self, variables: Sequence[tf.Variable]) -> None:
+        """Overwrites the variables of every rank with those of rank 0."""
+
+    # Between steps, on host values.
+
+    def allreduce_sum(self, array: np.ndarray) -> np.ndarray:
+        """Element-wise sum over all ranks of an int64 or float64 array of one shape."""
+        return np.array(array)
+
+    def allgather_object(self, value: Any) -> list[Any]:
+        """Each rank's value, by rank."""
+        return [value]
+
+    def alltoall_arrays(self, parts: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Sends parts[r] to rank r; returns what each rank sent here. 1-D arrays of one dtype."""
+        return [np.array(parts[0])]
+
+    def broadcast_array(self, array: np.ndarray | None, root: int) -> np.ndarray:
+        """The root's array on every rank."""
+        del root
+        return np.array(array)
+
+    def barrier(self) -> None:
+        """Returns once every rank has called it."""
+
+    def shutdown(self) -> None:
+        """Leaves the group."""
+
+
+class HorovodRanks(SingleProcess):
+    """The communicator of a rank under Horovod."""
+
+    def __init__(self, hvd):
+        controller = "MPI" if hvd.mpi_enabled() else "Gloo"
+        super().__init__(
+            rank=hvd.rank(),
+            size=hvd.size(),
+            local_rank=hvd.local_rank(),
+            local_size=hvd.local_size(),
+            description=f"Horovod over {controller}",
+        )
+        self._hvd = hvd
+
+    def allreduce(self, tensors: Sequence[tf.Tensor], *, name: str) -> list[tf.Tensor]:
+        self._count(tensors)
+        return self._hvd.grouped_allreduce(list(tensors), op=self._hvd.Sum, name=name)
+
+    def allgather(self, tensor: tf.Tensor, *, name: str) -> tf.Tensor:
+        self._count([tensor])
+        return self._hvd.allgather(tensor, name=name)
+
+    def broadcast_variables(self, variables: Sequence[tf.Variable]) -> None:
+        with _naming_lost_ranks():
+            self._hvd.broadcast_variables(variables, root_rank=0)
+
+    def allreduce_sum(self, array: np.ndarray) -> np.ndarray:
+        with _naming_lost_ranks():
+            return self._hvd.allreduce(tf.constant(array), op=self._hvd.Sum, name="host_sum").numpy()
+
+    def allgather_object(self, value: Any) -> list[Any]:
+        with _naming_lost_ranks():
+            return self._hvd.allgather_object(value, name="host_objects")
+
+    def alltoall_arrays(self, parts: Sequence[np.ndarray]) -> list[np.ndarray]:
+        splits = np.array([part.size for part in parts], np.int32)
+        with _naming_lost_ranks():
+            received, sizes = self._hvd.alltoall(tf.constant(np.concatenate(parts)), splits=splits, name="host_exchange")
+        return np.split(received.numpy(), np.cumsum(sizes.numpy())[:-1])
+
+    def broadcast_array(self, array: np.ndarray | None, root: int) -> np.ndarray:
+        shape, dtype = self.allgather_object(None if array is None else (array.shape, array.dtype.str))[root]
+        payload = tf.constant(array) if self.rank == root else tf.zeros(shape, np.dtype(dtype))
+        with _naming_lost_ranks():
+            return self._hvd.broadcast(payload, root_rank=root, name="host_broadcast").numpy()
+
+    def barrier(self) -> None:
+        self.allreduce_sum(np.zeros(1))
+
+    def shutdown(self) -> None:
+        self._hvd.shutdown()
+
+    def _count(self, tensors: Sequence[tf.Tensor]) -> None:
+        if self._counter is not None:
+            for tensor in tensors:
+                self._counter.add(tensor)
+
+
+def connect(environ: Mapping[str, str] | None = None) -> SingleProcess:
+    """Joins the ranks that the launcher started.
+
+    Returns:
+      A communicator; SingleProcess where Horovod is not installed.
+
+    Raises:
+      InputError: Horovod was built against another TensorFlow, or the launcher says several processes and Horovod one.
+    """
+    environ = os.environ if environ is None else environ
+    launched = launched_processes(environ)
+    try:
+        version = importlib.metadata.version("horovod")
+    except importlib.metadata.PackageNotFoundError:
+        if launched > 1:
+            raise InputError(
+                f"the launcher started {launched} processes but Horovod is not installed: run 'make setup' with a "
+                "compiler present, or start one process"
+            ) from None
+        return SingleProcess(description="single process, Horovod is not installed (HOROVOD=0)")
+    check_build(version, tf.__version__)
+    try:
+        import horovod.tensorflow as hvd
+    except ImportError as error:
+        raise InputError(
+            f"Horovod {version} does not load with TensorFlow {tf.__version__} ({error}): run 'make setup' again to "
+            "build it against this TensorFlow"
+        ) from error
+    hvd.init()
+    if launched > 1 and hvd.size() == 1:
+        raise InputError(
+            f"the launcher started {launched} processes but Horovod sees one: this build of Horovod lacks the "
+            "launcher's controller; start with horovodrun, or run 'make setup MPI=1' for mpirun"
+        )
+    return HorovodRanks(hvd) if launched > 1 or hvd.size() > 1 else SingleProcess()
+
+
+def launched_processes(environ: Mapping[str, str]) -> int:
+    """How many processes the launcher says it started; 1 without a launcher."""
+    sizes = [int(environ[name]) for name in _LAUNCHER_SIZES if environ.get(name, "").isdigit()]
+    return max(sizes, default=1)
+
+
+def check_build(horovod_version: str, tensorflow_version: str) -> None:
+    """Compares the TensorFlow that Horovod was built against, where its version says so, with the one here.
+
+    Set-up gives the wheel a local version such as 0.28.1+tf2.21.0.gloo. An image's own build has none and is trusted.
+
+    Raises:
+      InputError: they differ.
+    """
+    match = re.search(r"\+tf(\d+\.\d+\.\d+)", horovod_version)
+    if match and match.group(1) != tensorflow_version:
+        raise InputError(
+            f"Horovod was built against TensorFlow {match.group(1)} but TensorFlow {tensorflow_version} is "
+            "installed: run 'make setup' again"
+        )
+
+
+def agree(comm: SingleProcess, action: Callable[[], T]) -> T:
+    """Runs `action` on every rank; bad input on any of them becomes InputError on all of them.
+
+    Without this a rank that finds a bad file leaves while the others wait for it in the next collective.
+    """
+    error, result = None, None
+    try:
+        result = action()
+    except InputError as caught:
+        error = caught
+    messages = comm.allgather_object(None if error is None else str(error))
+    if error is not None:
+        raise error
+    for rank, message in enumerate(messages):
+        if message is not None:
+            raise InputError(f"stopped because of rank {rank}: {message}")
+    return result
+
+
+@contextlib.contextmanager
+def _naming_lost_ranks() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        if is_lost_rank(error):
+            raise RankLost("another rank ended; its own message says why") from error
+        raise
+
+
+def is_lost_rank(error: BaseException) -> bool:
+    """Whether an exception of a collective means that a peer has gone, and not that we made a mistake."""
+    return isinstance(error, RankLost) or (
+        isinstance(error, tf.errors.UnknownError | tf.errors.AbortedError | tf.errors.CancelledError | RuntimeError)
+        and re.search(r"Horovod has been shut down|Connection (closed|reset) by peer|HorovodInternalError|"
+                      r"Broken pipe|\[/.*gloo/", str(error)) is not None
+    )

@@ -1,0 +1,105 @@
+"""Everything that changes while a model trains, in one object that can be broadcast and saved."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import tensorflow as tf
+
+from models.embedding import FusedTable, LogicalTable
+from models.wide_deep import WideDeep
+from trainer.optimizers import RowOptimizer
+
+INITIAL_LOSS_SCALE = 2.0**15
+LOSS_SCALE_GROWTH_STEPS = 2000
+
+
+class TrainState:
+    """A model, its optimizers' slots, the loss scale and the counters.
+
+    Attributes:
+      model: the model.
+      optimizers: optimizer group ("wide", "deep") -> optimizer.
+      applied_steps: int32, updates applied: steps less those that loss scaling skipped.
+      loss_scale: float32; 1 and fixed unless `dynamic_loss_scale`.
+      good_steps: int32, steps since the loss scale last changed.
+    """
+
+    def __init__(
+        self, model: WideDeep, optimizers: Mapping[str, RowOptimizer], *, dynamic_loss_scale: bool
+    ):
+        self.model = model
+        self.optimizers = dict(optimizers)
+        self.dynamic_loss_scale = dynamic_loss_scale
+        self.applied_steps = tf.Variable(0, dtype=tf.int32, trainable=False)
+        self.loss_scale = tf.Variable(INITIAL_LOSS_SCALE if dynamic_loss_scale else 1.0, trainable=False)
+        self.good_steps = tf.Variable(0, dtype=tf.int32, trainable=False)
+        self._dense = {
+            f"{group}/{index}": (group, variable)
+            for group, variables in model.dense_variables().items()
+            for index, variable in enumerate(variables)
+        }
+        for group, variable in self._dense.values():
+            self.optimizers[group].create_slots(variable, is_table=False)
+        for table in model.tables:
+            self.optimizers[table.group].create_slots(table.variable, is_table=True)
+
+    def dense(self) -> list[tuple[str, tf.Variable]]:
+        """(optimizer group, variable) of everything that is not a table, in a fixed order."""
+        return list(self._dense.values())
+
+    def variables(self) -> list[tf.Variable]:
+        """All of the state, in the same order on every rank."""
+        found = [self.applied_steps, self.loss_scale, self.good_steps]
+        for group, variable in self._dense.values():
+            found += [variable, *self.optimizers[group].slots(variable).values()]
+        for table in self.model.tables:
+            found += [table.variable, *self.optimizers[table.group].slots(table.variable).values()]
+        return found
+
+    def digest(self) -> int:
+        """A checksum of every bit of the state, for comparing ranks and runs."""
+        import zlib
+
+        checksum = 0
+        for variable in self.variables():
+            checksum = zlib.crc32(np.ascontiguousarray(variable.numpy()).tobytes(), checksum)
+        return checksum
+
+    def checkpoint_tables(self) -> list["TableView"]:
+        """One view per logical table and optimizer group, for trainer.checkpoint."""
+        return [
+            TableView(table, logical, self.optimizers[table.group].slots(table.variable))
+            for table in self.model.tables
+            for logical in table.tables
+        ]
+
+    def dense_arrays(self) -> dict[str, tf.Variable]:
+        """Variables and slots outside tables, by a name that does not depend on how tables are fused."""
+        arrays = {}
+        for name, (group, variable) in self._dense.items():
+            arrays[name] = variable
+            for slot, value in self.optimizers[group].slots(variable).items():
+                arrays[f"{name}/{slot}"] = value
+        return arrays
+
+
+class TableView:
+    """A logical table inside a fused one, with its slots, read and written by rows (trainer.checkpoint.Table)."""
+
+    def __init__(self, fused: FusedTable, logical: LogicalTable, slots: Mapping[str, tf.Variable]):
+        self.name = f"{fused.group}/{logical.name}"
+        self.rows = logical.rows
+        self._offset = fused.row_offsets[logical.name]
+        self._variables = {"weights": fused.variable, **slots}
+        self.arrays = {
+            name: (tuple(variable.shape[1:]), np.dtype(variable.dtype.as_numpy_dtype))
+            for name, variable in self._variables.items()
+        }
+
+    def read(self, array: str, start: int, stop: int) -> np.ndarray:
+        """Rows start..stop of one array."""
+        return self._variables[array][self._offset + start : self._offset + stop].numpy()
+
+    def write(self, array: str, start: int, stop: int, values: np.ndarray) -> None:
+        """Overwrites rows start..stop of one array."""
+        self._variables[array][self._offset + start : self._offset + stop].assign(values)

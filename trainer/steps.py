@@ -1,0 +1,135 @@
+"""The training step and the evaluation step: what training, evaluation and benchmarks all run.
+
+A step has three parts: gathers from the tables, the dense part with its gradients, and the update of touched rows.
+Only the dense part is compiled by XLA: compiled, a scatter into a table would write the whole table, and shapes that
+depend on how many distinct ids a batch holds would compile anew each step. Collectives stay outside for the same
+reason, and because Horovod's cannot be compiled.
+"""
+
+from collections.abc import Callable, Mapping
+
+import tensorflow as tf
+
+from models.wide_deep import WideDeep
+from trainer.optimizers import all_finite
+from trainer.reduction import Reduction
+from trainer.state import LOSS_SCALE_GROWTH_STEPS, TrainState
+
+Batch = Mapping[str, tf.Tensor]
+Schedule = Callable[[tf.Tensor], tf.Tensor]
+
+# Positions in the vector of signals that ranks add up in every step.
+STOP, FAILED = 0, 1
+NO_SIGNALS = (0.0, 0.0)
+
+
+def make_train_step(
+    state: TrainState,
+    *,
+    reduction: Reduction,
+    schedules: Mapping[str, Schedule],
+    global_batch_size: int,
+    seed: int,
+    xla: bool = False,
+) -> tf.types.experimental.PolymorphicFunction:
+    """Makes `train_step(batch, signals) -> figures`.
+
+    The batch has this rank's rows of a global batch: `ids` (rows, hotness), `numerical` (rows, n), `labels` (rows,).
+    The loss is the sum of the rows' cross-entropies over `global_batch_size`, so ranks whose local batches differ by a
+    row still add up to the mean over the global batch.
+
+    `signals` is a float32 vector that is summed over ranks: by it all ranks learn in the same step that one of them
+    was asked to stop or cannot go on.
+
+    Figures, all scalars but the last: `loss` (mean over the global batch, all ranks), `skipped` (float32, 1 where a
+    gradient was not finite on some rank and no rank changed a weight), `wire_bytes` (int64, handed to collectives by
+    this rank), `signals` (summed).
+
+    Args:
+      state: what the step changes.
+      reduction: how gradients are summed over ranks.
+      schedules: optimizer group -> learning rate as a function of the updates applied so far.
+      global_batch_size: rows over all ranks.
+      seed: of the dropout masks; ranks must pass different ones.
+      xla: compile the dense part.
+    """
+    model = state.model
+    dense_variables = [variable for _, variable in state.dense()]
+
+    @tf.function(jit_compile=xla, autograph=False)
+    def dense_part(embedded, numerical, labels, dropout_seed, loss_scale):
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(dense_variables)
+            tape.watch(embedded)
+            logits = model.dense_logits(embedded, numerical, seed=dropout_seed, training=True)
+            losses = tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits)
+            loss = tf.reduce_sum(losses) / global_batch_size
+            scaled = loss * loss_scale
+        gradients = tape.gradient(scaled, dense_variables + embedded)
+        return loss, gradients[: len(dense_variables)], gradients[len(dense_variables) :]
+
+    def apply(dense_gradients, table_gradients):
+        rates = {group: schedule(state.applied_steps) for group, schedule in schedules.items()}
+        for (group, variable), gradient in zip(state.dense(), dense_gradients, strict=True):
+            state.optimizers[group].apply_dense(variable, gradient, rates[group])
+        for table, slices in zip(model.tables, table_gradients, strict=True):
+            state.optimizers[table.group].apply_rows(
+                table.variable, slices.indices, slices.values, rates[table.group], state.applied_steps
+            )
+        state.applied_steps.assign_add(1)
+
+    @tf.function(reduce_retracing=True, autograph=False)
+    def train_step(batch: Batch, signals: tf.Tensor, step: tf.Tensor):
+        ids = batch["ids"]
+        embedded = model.embed(ids)
+        loss_scale = state.loss_scale.read_value()
+        loss, dense_gradients, upstream = dense_part(
+            embedded, batch["numerical"], batch["labels"], tf.stack([tf.constant(seed), step]), loss_scale
+        )
+        slices = [
+            table.row_gradients(ids, gradient) for table, gradient in zip(model.tables, upstream, strict=True)
+        ]
+        with reduction.comm.counting() as wire:
+            dense_gradients, slices, extras = reduction(
+                dense_gradients, slices, tf.concat([[loss], signals], axis=0)
+            )
+            wire_bytes = wire.total()
+        if state.dynamic_loss_scale:
+            dense_gradients = [gradient / loss_scale for gradient in dense_gradients]
+            slices = [tf.IndexedSlices(s.values / loss_scale, s.indices, s.dense_shape) for s in slices]
+            # The sums are the same on every rank, and so is the verdict.
+            finite = all_finite([*dense_gradients, *(s.values for s in slices)])
+            if_finite = lambda: apply(dense_gradients, slices)  # noqa: E731
+            tf.cond(finite, lambda: (if_finite(), tf.constant(0))[1], lambda: tf.constant(0))
+            _update_loss_scale(state, finite)
+            skipped = 1.0 - tf.cast(finite, tf.float32)
+        else:
+            apply(dense_gradients, slices)
+            skipped = tf.zeros(())
+        return {"loss": extras[0], "signals": extras[1:], "skipped": skipped, "wire_bytes": wire_bytes}
+
+    return train_step
+
+
+def _update_loss_scale(state: TrainState, finite: tf.Tensor) -> None:
+    """Halves the scale after a step that overflowed, doubles it after many that did not."""
+    good = tf.where(finite, state.good_steps + 1, 0)
+    grow = good >= LOSS_SCALE_GROWTH_STEPS
+    scale = tf.where(finite, tf.where(grow, state.loss_scale * 2.0, state.loss_scale), state.loss_scale / 2.0)
+    state.loss_scale.assign(tf.clip_by_value(scale, 1.0, 2.0**40))
+    state.good_steps.assign(tf.where(grow, 0, good))
+
+
+def make_eval_step(model: WideDeep, *, xla: bool = False) -> tf.types.experimental.PolymorphicFunction:
+    """Makes `eval_step(batch) -> logits`: (rows,) float32, of every row of the local batch, padding included."""
+    no_seed = tf.zeros((2,), tf.int32)
+
+    @tf.function(jit_compile=xla, autograph=False)
+    def dense_part(embedded, numerical):
+        return model.dense_logits(embedded, numerical, seed=no_seed, training=False)
+
+    @tf.function(reduce_retracing=True, autograph=False)
+    def eval_step(batch: Batch):
+        return dense_part(model.embed(batch["ids"]), batch["numerical"])
+
+    return eval_step
