@@ -93,7 +93,7 @@ class FeatureSpec:
     def columns(self, *, with_display: bool) -> tuple[str, ...]:
         """Columns a reader needs: categorical, numerical, label and, if asked for and present, display."""
         names = self.categorical + self.numerical + (self.label,)
-        return names + (self.display,) if with_display and self.display is not None else names
+        return (*names, self.display) if with_display and self.display is not None else names
 
     def source_files(self, source: str) -> tuple[str, ...]:
         """Paths of the files of `source`, resolved against the specification's directory.

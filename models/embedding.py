@@ -94,9 +94,7 @@ class FusedTable(keras.layers.Layer):
         """Draws Glorot normal values for every logical table; the row of absent ids stays zero."""
         for table in self.tables:
             start = self.row_offsets[table.name]
-            self.variable[start : start + table.rows].assign(
-                glorot_normal_rows(table.name, table.rows, self.dim, seed)
-            )
+            self.variable[start : start + table.rows].assign(glorot_normal_rows(table.name, table.rows, self.dim, seed))
 
     @property
     def variable(self) -> tf.Variable:

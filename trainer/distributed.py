@@ -142,7 +142,9 @@ class HorovodRanks(SingleProcess):
     def alltoall_arrays(self, parts: Sequence[np.ndarray]) -> list[np.ndarray]:
         splits = np.array([part.size for part in parts], np.int32)
         with _naming_lost_ranks():
-            received, sizes = self._hvd.alltoall(tf.constant(np.concatenate(parts)), splits=splits, name="host_exchange")
+            received, sizes = self._hvd.alltoall(
+                tf.constant(np.concatenate(parts)), splits=splits, name="host_exchange"
+            )
         return np.split(received.numpy(), np.cumsum(sizes.numpy())[:-1])
 
     def broadcast_array(self, array: np.ndarray | None, root: int) -> np.ndarray:
@@ -255,6 +257,10 @@ def is_lost_rank(error: BaseException) -> bool:
     """Whether an exception of a collective means that a peer has gone, and not that we made a mistake."""
     return isinstance(error, RankLost) or (
         isinstance(error, tf.errors.UnknownError | tf.errors.AbortedError | tf.errors.CancelledError | RuntimeError)
-        and re.search(r"Horovod has been shut down|Connection (closed|reset) by peer|HorovodInternalError|"
-                      r"Broken pipe|\[/.*gloo/", str(error)) is not None
+        and re.search(
+            r"Horovod has been shut down|Connection (closed|reset) by peer|HorovodInternalError|"
+            r"Broken pipe|\[/.*gloo/",
+            str(error),
+        )
+        is not None
     )

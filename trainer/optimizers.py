@@ -118,9 +118,7 @@ class RMSprop(RowOptimizer):
         updated = decay * tf.gather(rms, rows) + (1.0 - self.rho) * tf.square(gradients)
         rms.scatter_update(tf.IndexedSlices(updated, rows))
         last_step.scatter_update(tf.IndexedSlices(tf.fill(tf.shape(rows), applied_steps + 1), rows))
-        variable.scatter_sub(
-            tf.IndexedSlices(learning_rate * gradients * tf.math.rsqrt(updated + self.epsilon), rows)
-        )
+        variable.scatter_sub(tf.IndexedSlices(learning_rate * gradients * tf.math.rsqrt(updated + self.epsilon), rows))
 
     def bring_up_to_date(self, variable: tf.Variable, applied_steps: int) -> None:
         slots = self._slots[id(variable)]
@@ -163,9 +161,7 @@ class Ftrl(RowOptimizer):
 
     def create_slots(self, variable: tf.Variable, *, is_table: bool) -> None:
         if np.any(variable.numpy()):
-            raise ValueError(
-                f"FTRL on rows is exact only for initial weights of zero; '{variable.name}' holds others"
-            )
+            raise ValueError(f"FTRL on rows is exact only for initial weights of zero; '{variable.name}' holds others")
         self._slots[id(variable)] = {
             "accumulator": tf.Variable(tf.fill(variable.shape, self.initial_accumulator), trainable=False),
             "linear": tf.Variable(tf.zeros_like(variable), trainable=False),
@@ -173,15 +169,15 @@ class Ftrl(RowOptimizer):
 
     def _arguments(self, variable: tf.Variable) -> dict[str, tf.Tensor]:
         slots = self._slots[id(variable)]
-        return dict(
-            var=variable.handle,
-            accum=slots["accumulator"].handle,
-            linear=slots["linear"].handle,
-            lr=tf.constant(self.learning_rate),
-            l1=tf.constant(self.l1),
-            l2=tf.constant(self.l2),
-            lr_power=tf.constant(-0.5),
-        )
+        return {
+            "var": variable.handle,
+            "accum": slots["accumulator"].handle,
+            "linear": slots["linear"].handle,
+            "lr": tf.constant(self.learning_rate),
+            "l1": tf.constant(self.l1),
+            "l2": tf.constant(self.l2),
+            "lr_power": tf.constant(-0.5),
+        }
 
     def apply_dense(self, variable, gradient, learning_rate):
         tf.raw_ops.ResourceApplyFtrl(grad=gradient, **self._arguments(variable))
@@ -190,9 +186,7 @@ class Ftrl(RowOptimizer):
         tf.raw_ops.ResourceSparseApplyFtrl(grad=gradients, indices=rows, **self._arguments(variable))
 
 
-def warmup_then_steps_down(
-    base: float, *, warmup_steps: int, decay_step: int, step: tf.Tensor
-) -> tf.Tensor:
+def warmup_then_steps_down(base: float, *, warmup_steps: int, decay_step: int, step: tf.Tensor) -> tf.Tensor:
     """The deep part's learning rate at a step: linear from 0 to base, then base / 4, then base / 8.
 
     Args:

@@ -12,7 +12,7 @@ METHODS = ("auto", "gather", "allreduce")
 
 
 def choose_method(*, ids_per_rank: int, table_rows: int, dim: int, world_size: int, value_bytes: int = 4) -> str:
-    """"gather" the touched rows of every rank or "allreduce" the whole table, by the bytes a rank receives.
+    """ "gather" the touched rows of every rank or "allreduce" the whole table, by the bytes a rank receives.
 
     Gathering brings (n - 1) lists of at most `ids_per_rank` distinct rows with their 4-byte ids; a ring allreduce
     passes 2 (n - 1) / n times the table.

@@ -86,13 +86,9 @@ def make_train_step(
         loss, dense_gradients, upstream = dense_part(
             embedded, batch["numerical"], batch["labels"], tf.stack([tf.constant(seed), step]), loss_scale
         )
-        slices = [
-            table.row_gradients(ids, gradient) for table, gradient in zip(model.tables, upstream, strict=True)
-        ]
+        slices = [table.row_gradients(ids, gradient) for table, gradient in zip(model.tables, upstream, strict=True)]
         with reduction.comm.counting() as wire:
-            dense_gradients, slices, extras = reduction(
-                dense_gradients, slices, tf.concat([[loss], signals], axis=0)
-            )
+            dense_gradients, slices, extras = reduction(dense_gradients, slices, tf.concat([[loss], signals], axis=0))
             wire_bytes = wire.total()
         if state.dynamic_loss_scale:
             dense_gradients = [gradient / loss_scale for gradient in dense_gradients]

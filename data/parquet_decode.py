@@ -1,0 +1,241 @@
+"""Row groups of parquet -> dense numpy columns, every value checked, and those into the packed arrays of a window."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from data.errors import InputError
+from data.parquet_files import Column, Kind, ParquetFiles
+
+# Rows copied at a time: what a block of the packed arrays takes stays in the cache while its columns are filled.
+_BLOCK_ROWS = 8192
+
+
+@dataclasses.dataclass(frozen=True)
+class DenseColumn:
+    """Values of a column, one row each: (rows,) or, for a multi-hot column, (rows, max_hotness), -1 where absent.
+
+    `cut` counts for each row the ids beyond max_hotness, which are lost; None where no row has any.
+    """
+
+    column: Column
+    values: np.ndarray
+    cut: np.ndarray | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Copy:
+    """Rows [first, first + rows) of decoded columns go to rows [to, to + rows) of the packed arrays."""
+
+    first: int
+    to: int
+    rows: int
+
+
+class PackedLayout:
+    """Shapes and types of the packed arrays: ids (rows, total hotness), numerical (rows, n), labels (rows,) and, where
+    the display is read, group_ids (rows,). Ids are int32 unless a cardinality needs more."""
+
+    def __init__(self, columns: Sequence[Column]):
+        self.columns = tuple(columns)
+        wide = any((column.cardinality or 0) > 2**31 for column in columns)
+        hotness = sum(column.hotness for column in columns if column.tensor == "ids")
+        numericals = sum(column.tensor == "numerical" for column in columns)
+        self.tensors: dict[str, tuple[tuple[int, ...], np.dtype]] = {
+            "ids": ((hotness,), np.dtype(np.int64 if wide else np.int32)),
+            "numerical": ((numericals,), np.dtype(np.float32)),
+            "labels": ((), np.dtype(np.float32)),
+        }
+        if any(column.kind is Kind.DISPLAY for column in columns):
+            self.tensors["group_ids"] = ((), np.dtype(np.int64))
+        self.row_bytes = sum(int(np.prod(shape)) * dtype.itemsize for shape, dtype in self.tensors.values())
+
+    def empty(self, rows: int) -> dict[str, np.ndarray]:
+        """Arrays to fill."""
+        return {name: np.empty((rows, *shape), dtype) for name, (shape, dtype) in self.tensors.items()}
+
+    def padding(self, rows: int) -> dict[str, np.ndarray]:
+        """Rows that stand for nothing: ids -1, zeros elsewhere."""
+        return {
+            name: np.full((rows, *shape), -1 if name == "ids" else 0, dtype)
+            for name, (shape, dtype) in self.tensors.items()
+        }
+
+
+def decode_row_groups(files: ParquetFiles, groups: Sequence[int], columns: Sequence[Column]) -> list[DenseColumn]:
+    """Reads `columns` of row groups of one file, one after the other.
+
+    Raises:
+      InputError: the file cannot be decoded or holds a value that cannot be used; the message names file, column,
+        row group and value.
+    """
+    number = int(files.group_file[groups[0]])
+    path = files.paths[number]
+    indices = [int(files.group_index[group]) for group in groups]
+    try:
+        with pq.ParquetFile(path, metadata=files.footers[number]) as file:
+            table = file.read_row_groups(indices, columns=[column.name for column in columns], use_threads=False)
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(f"{path}: row group {indices[0]} cannot be decoded ({error}); write the file again") from error
+    rows = [int(files.group_rows[group]) for group in groups]
+    if table.num_rows != sum(rows):
+        raise InputError(f"{path}: the file has changed since it was opened; start again")
+    reader = _ColumnReader(path, indices, np.cumsum(rows))
+    return [reader.dense(column, table.column(column.name)) for column in columns]
+
+
+def copy_rows(
+    columns: Sequence[DenseColumn], copies: Sequence[Copy], packed: Mapping[str, np.ndarray]
+) -> dict[str, int]:
+    """Fills rows of the packed arrays; returns for each feature how many ids the copied rows lost (see `cut`)."""
+    pairs = []
+    for dense in columns:
+        target, column = packed[dense.column.tensor], dense.column
+        if target.ndim == 2:
+            stop = column.position + column.hotness
+            target = target[:, column.position] if dense.values.ndim == 1 else target[:, column.position : stop]
+        pairs.append((target, dense.values))
+    lost: dict[str, int] = {}
+    for copy in copies:
+        for start in range(0, copy.rows, _BLOCK_ROWS):
+            stop = min(start + _BLOCK_ROWS, copy.rows)
+            for target, values in pairs:
+                target[copy.to + start : copy.to + stop] = values[copy.first + start : copy.first + stop]
+        for dense in columns:
+            if dense.cut is not None:
+                cut = int(dense.cut[copy.first : copy.first + copy.rows].sum())
+                lost[dense.column.name] = lost.get(dense.column.name, 0) + cut
+    return lost
+
+
+class _ColumnReader:
+    """Checks and densifies the columns of some row groups of a file; knows where they are, for messages."""
+
+    def __init__(self, path: str, indices: Sequence[int], ends: np.ndarray):
+        self._path = path
+        self._indices = indices
+        self._ends = ends
+
+    def dense(self, column: Column, chunked: pa.ChunkedArray) -> DenseColumn:
+        try:
+            array = _one_array(chunked)
+            if column.kind in (Kind.ONEHOT, Kind.MULTIHOT):
+                return self._ids(column, array)
+            if array.null_count:
+                self._fail(column, array.is_null().to_numpy(zero_copy_only=False), "null", _FILL[column.kind])
+            values = array.to_numpy(zero_copy_only=False)
+            if column.kind is Kind.DISPLAY:
+                if values.dtype == np.uint64 and len(values) and values.max() >= 2**63:
+                    self._fail(column, values >= 2**63, values, "display ids must be below 2^63")
+                return DenseColumn(column, values)
+        except pa.ArrowException as error:
+            raise InputError(f"{self._where(column, 0)} cannot be decoded: {error}; write the file again") from error
+        return DenseColumn(column, self._numbers(column, values))
+
+    def _numbers(self, column: Column, values: np.ndarray) -> np.ndarray:
+        if values.dtype == np.bool_ or not len(values):
+            return values
+        if column.kind is Kind.LABEL:
+            good = (values == 0) | (values == 1)
+            if not good.all():
+                self._fail(column, ~good, values, "labels are 0 or 1")
+        elif values.dtype.kind == "f":
+            limit = np.finfo(np.float32).max
+            with np.errstate(invalid="ignore"):
+                low, high = values.min(), values.max()  # NaN wins both
+            if not (low >= -limit and high <= limit):
+                bad = ~(np.abs(values) <= limit)
+                self._fail(column, bad, values, "numericals must be finite as float32: clean them when preprocessing")
+        return values
+
+    def _ids(self, column: Column, array: pa.Array) -> DenseColumn:
+        types = pa.types
+        if not (types.is_list(array.type) or types.is_large_list(array.type) or types.is_fixed_size_list(array.type)):
+            ids = self._checked_ids(column, array, None)
+            if column.hotness == 1:
+                return DenseColumn(column, ids)
+            values = np.full((len(ids), column.hotness), -1, np.int64)
+            values[:, 0] = ids
+            return DenseColumn(column, values)
+        starts, lengths, children = _list_layout(array)
+        rows, hotness = len(starts), column.hotness
+        if (
+            rows
+            and (lengths == lengths[0]).all()
+            and lengths[0] == hotness
+            and starts[-1] - starts[0] == (rows - 1) * hotness
+        ):
+            children = children.slice(starts[0], rows * hotness)  # fixed and without gaps: a view
+            return DenseColumn(column, self._checked_ids(column, children, hotness).reshape(rows, hotness))
+        owner = np.repeat(np.arange(rows), lengths)
+        flat = np.arange(len(owner)) + np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)
+        ids = self._checked_ids(column, children.take(pa.array(flat)), owner)
+        place = flat - np.repeat(starts, lengths)
+        kept = place < hotness
+        values = np.full((rows, hotness), -1, np.int64)
+        values[owner[kept], place[kept]] = ids[kept]
+        cut = np.maximum(lengths - hotness, 0)
+        return DenseColumn(column, values, cut if cut.any() else None)
+
+    def _checked_ids(self, column: Column, array: pa.Array, owner: np.ndarray | int | None) -> np.ndarray:
+        """Ids with -1 for null. `owner` tells the row of each: an array, or that so many adjacent ids make a row."""
+        if array.null_count or pa.types.is_null(array.type):
+            array = pc.fill_null(array.cast(pa.int64()), -1)
+        ids = array.to_numpy(zero_copy_only=False)
+        if len(ids) and (ids.min() < -1 or ids.max() >= column.cardinality):
+            bad = (ids < -1) | (ids >= column.cardinality)
+            rows = np.arange(len(ids)) if owner is None else owner
+            rows = np.arange(len(ids)) // owner if isinstance(owner, int) else rows
+            self._fail(
+                column,
+                bad,
+                ids,
+                f"ids are 0..{column.cardinality - 1} (-1: absent): the cardinality {column.cardinality} in the "
+                "feature specification is too small, or the ids were not mapped",
+                rows,
+            )
+        return ids
+
+    def _where(self, column: Column, group: int) -> str:
+        return f"{self._path}: column '{column.name}' ({column.kind.value}), row group {self._indices[group]}:"
+
+    def _fail(self, column: Column, bad: np.ndarray, values, remedy: str, rows: np.ndarray | None = None):
+        """Raises for the first row group with bad values and says how many it has."""
+        rows = np.flatnonzero(bad) if rows is None else rows[bad]
+        groups = np.searchsorted(self._ends, rows, side="right")
+        first = groups[0]
+        value = values if isinstance(values, str) else values[bad][0]
+        raise InputError(
+            f"{self._where(column, first)} {(groups == first).sum()} bad value(s), the first is {value}; {remedy}"
+        )
+
+
+_FILL = {
+    Kind.NUMERICAL: "fill the gaps when preprocessing",
+    Kind.LABEL: "every row needs a label of 0 or 1: drop the others when preprocessing",
+    Kind.DISPLAY: "every row needs a display id: drop the others when preprocessing",
+}
+
+
+def _one_array(chunked: pa.ChunkedArray) -> pa.Array:
+    array = chunked.chunk(0) if chunked.num_chunks == 1 else pa.concat_arrays(chunked.chunks)
+    return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
+
+
+def _list_layout(array: pa.Array) -> tuple[np.ndarray, np.ndarray, pa.Array]:
+    """Start in the child array and length of each row's list (0 for null), and the child array."""
+    children = array.values
+    if pa.types.is_fixed_size_list(array.type):
+        size = array.type.list_size
+        starts = (np.arange(len(array), dtype=np.int64) + array.offset) * size
+        lengths = np.full(len(array), size, np.int64)
+    else:
+        offsets = array.offsets.to_numpy().astype(np.int64)
+        starts, lengths = offsets[:-1], np.diff(offsets)
+    if array.null_count:
+        lengths[array.is_null().to_numpy(zero_copy_only=False)] = 0
+    return starts, lengths, children

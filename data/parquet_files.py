@@ -1,0 +1,139 @@
+"""The parquet files of a dataset as their footers describe them: checked columns and the row groups, in file order."""
+
+import concurrent.futures
+import dataclasses
+import enum
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from data.errors import InputError
+from data.feature_spec import FeatureSpec
+
+
+class Kind(enum.Enum):
+    """What a column is to a model."""
+
+    ONEHOT = "one-hot"
+    MULTIHOT = "multi-hot"
+    NUMERICAL = "numerical"
+    LABEL = "label"
+    DISPLAY = "display"
+
+
+@dataclasses.dataclass(frozen=True)
+class Column:
+    """A column and its place in the packed tensors.
+
+    Attributes:
+      tensor: "ids", "numerical", "labels" or "group_ids".
+      position: first column of that tensor it fills.
+      hotness: columns of that tensor it fills.
+      cardinality: ids are 0..cardinality-1; None where it is not categorical.
+    """
+
+    name: str
+    kind: Kind
+    tensor: str
+    position: int = 0
+    hotness: int = 1
+    cardinality: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class ParquetFiles:
+    """Row groups of all files, in file order; row group g is number `group_index[g]` of file `group_file[g]`."""
+
+    paths: tuple[str, ...]
+    footers: tuple[pq.FileMetaData, ...]
+    group_file: np.ndarray
+    group_index: np.ndarray
+    group_rows: np.ndarray
+
+    @property
+    def num_rows(self) -> int:
+        return int(self.group_rows.sum())
+
+
+def spec_columns(spec: FeatureSpec, *, with_display: bool) -> tuple[Column, ...]:
+    """The columns to read, in the order of `spec.columns`."""
+    columns, position = [], 0
+    for name in spec.categorical:
+        feature = spec.features[name]
+        kind = Kind.MULTIHOT if name in spec.multihot else Kind.ONEHOT
+        columns.append(Column(name, kind, "ids", position, feature.max_hotness, feature.cardinality))
+        position += feature.max_hotness
+    columns += [Column(name, Kind.NUMERICAL, "numerical", i) for i, name in enumerate(spec.numerical)]
+    columns.append(Column(spec.label, Kind.LABEL, "labels"))
+    if with_display and spec.display is not None:
+        columns.append(Column(spec.display, Kind.DISPLAY, "group_ids"))
+    return tuple(columns)
+
+
+def open_parquet_files(paths: Sequence[str], columns: Sequence[Column], *, threads: int) -> ParquetFiles:
+    """Reads all footers.
+
+    Raises:
+      InputError: a file is missing or is not parquet, a column is missing or of a type that cannot be used, or there
+        are no rows; the message names the file and the column.
+    """
+    with concurrent.futures.ThreadPoolExecutor(threads, thread_name_prefix="parquet-footers") as executor:
+        footers = tuple(executor.map(lambda path: _checked_footer(path, columns), paths))
+    group_file, group_index, group_rows = [], [], []
+    for number, footer in enumerate(footers):
+        for index in range(footer.num_row_groups):
+            group_file.append(number)
+            group_index.append(index)
+            group_rows.append(footer.row_group(index).num_rows)
+    files = ParquetFiles(tuple(paths), footers, np.array(group_file), np.array(group_index), np.array(group_rows, int))
+    if files.num_rows == 0:
+        raise InputError(f"{paths[0]}: {len(paths)} parquet file(s) hold no rows; preprocess the data again")
+    return files
+
+
+def _checked_footer(path: str, columns: Sequence[Column]) -> pq.FileMetaData:
+    try:
+        footer = pq.read_metadata(path)
+        schema = footer.schema.to_arrow_schema()
+    except FileNotFoundError as error:
+        raise InputError(
+            f"{path}: no such file; check source_spec in the feature specification, or preprocess the data again"
+        ) from error
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(f"{path}: not a readable parquet file ({error}); write it again") from error
+    for column in columns:
+        count = schema.names.count(column.name)
+        if count != 1:
+            problem = "is missing" if count == 0 else f"is there {count} times"
+            raise InputError(
+                f"{path}: column '{column.name}' ({column.kind.value}) {problem}; the file has {schema.names}; "
+                "write the column, or correct the feature specification"
+            )
+        received = schema.field(column.name).type
+        expected = _type_problem(received, column.kind)
+        if expected:
+            raise InputError(
+                f"{path}: column '{column.name}' ({column.kind.value}) is of type {received}; {expected} "
+                "when preprocessing"
+            )
+    return footer
+
+
+def _type_problem(received: pa.DataType, kind: Kind) -> str:
+    """What to do about a type that cannot be used; empty where it can."""
+    types = pa.types
+    if types.is_dictionary(received):
+        received = received.value_type
+    integer = types.is_integer(received) or types.is_null(received)
+    if kind is Kind.DISPLAY:
+        return "" if types.is_integer(received) else "write display ids as integers"
+    if kind in (Kind.ONEHOT, Kind.MULTIHOT):
+        if types.is_list(received) or types.is_large_list(received) or types.is_fixed_size_list(received):
+            if kind is Kind.ONEHOT:
+                return "list it under multihot_categorical, or write one id a row"
+            integer = types.is_integer(received.value_type)
+        return "" if integer else "write ids as integers (with gaps: as nullable integers, not floats)"
+    number = types.is_integer(received) or types.is_floating(received) or types.is_boolean(received)
+    return "" if number else "write it as integers, floats or booleans"

@@ -1,0 +1,413 @@
+"""Generated click data in the format of real data: parquet files and a feature specification.
+
+    python -m data.synthetic --output DIR --rows N --seed S [--feature_spec F]
+
+The columns are those of a given specification, by default Outbrain's. Displays show 2 to 12 ads (`data.displays`) and a
+planted teacher (`data.teacher`) chooses the one that is clicked. What the teacher scores on the evaluation rows, which
+no model that sees one row at a time can beat but by sampling noise, is written to `metadata.teacher`.
+
+A dataset is a function of its arguments, to the byte for one version of pyarrow. Chunks of rows are drawn one by one
+from (seed, number of the chunk), so that memory does not grow with the dataset, but for 9 bytes per evaluation row.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import fcntl
+import glob
+import hashlib
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from data.displays import MAX_ADS, MIN_ADS, Displays, IdLists, draw_displays
+from data.errors import InputError
+from data.feature_spec import TEST, TRAIN, Chunk, Feature, FeatureSpec
+from data.outbrain.schema import outbrain_feature_spec
+from data.teacher import Teacher, average_precision, chance_average_precision, draw_clicks, plant, roc_auc
+
+GENERATOR_VERSION = 1
+SPEC_FILE = "feature_spec.yaml"
+DEFAULT_VALID_FRACTION = 0.2
+DEFAULT_ROWS_PER_GROUP = 16384
+ROWS_PER_FILE = 32 * DEFAULT_ROWS_PER_GROUP
+
+_FOLDERS = {TRAIN: "train", TEST: "valid"}
+_CHUNK_ROWS = 65536
+_CHUNK_VALUES = 2**22
+_SAMPLE_STREAM, _ROW_STREAM = 0, 1
+
+
+def generate(
+    output_dir: str,
+    *,
+    rows: int,
+    seed: int,
+    spec: FeatureSpec | None = None,
+    valid_fraction: float = DEFAULT_VALID_FRACTION,
+    rows_per_group: int = DEFAULT_ROWS_PER_GROUP,
+) -> FeatureSpec:
+    """Writes `train/*.parquet`, `valid/*.parquet` and `feature_spec.yaml` under `output_dir`, all of it or nothing.
+
+    Both sources are sorted by display. Where `spec` has no `map` channel the display id is added as `display_id`
+    (with underscores in front if a feature has that name). Id columns are int64, numericals float32, the label int8,
+    multi-hot columns lists of 0 to max_hotness ids, whatever dtypes `spec` declares.
+
+    Args:
+      output_dir: a folder that does not exist or is empty; the finished dataset of the same arguments is left as it is.
+      rows: rows of both sources together.
+      seed: a non-negative integer.
+      spec: the features; its files and metadata are ignored. Outbrain's by default.
+      valid_fraction: share of the displays that go to the evaluation source `test` (folder `valid`).
+      rows_per_group: rows of each parquet row group, but for the last of a file.
+
+    Returns:
+      The specification as read back from the folder.
+
+    Raises:
+      InputError: an argument is out of range, or the folder holds something else or cannot be written.
+    """
+    output = os.path.abspath(output_dir)
+    recipe = _Recipe.checked(rows, seed, spec, valid_fraction, rows_per_group)
+    try:
+        return _generate(output, recipe)
+    except OSError as error:
+        raise InputError(
+            f"{output}: cannot write the generated dataset: {error.strerror or error}; "
+            "name a new folder below one that can be written"
+        ) from error
+
+
+def cached_dataset(*, rows: int, seed: int, spec: FeatureSpec | None = None, cache_dir: str | None = None) -> str:
+    """Path of the specification of a generated dataset, made at the first call on this machine.
+
+    The folder is named after a hash of all that determines the content. Processes that ask at the same time wait for
+    the one that makes it; what a killed one has left is removed by the next.
+
+    Args:
+      cache_dir: by default `recsys-harness` in $XDG_CACHE_HOME or ~/.cache.
+
+    Raises:
+      InputError: an argument is out of range, or the folder cannot be written.
+    """
+    recipe = _Recipe.checked(rows, seed, spec, DEFAULT_VALID_FRACTION, DEFAULT_ROWS_PER_GROUP)
+    folder = os.path.join(os.path.abspath(cache_dir or _default_cache_dir()), "synthetic")
+    dataset = os.path.join(folder, recipe.key)
+    path = os.path.join(dataset, SPEC_FILE)
+    if os.path.exists(path):
+        return path
+    try:
+        os.makedirs(folder, exist_ok=True)
+        with _exclusive(f"{dataset}.lock"):
+            for leftover in glob.glob(f"{glob.escape(dataset)}.*.partial"):
+                shutil.rmtree(leftover)
+            _generate(dataset, recipe)
+    except OSError as error:
+        raise InputError(
+            f"{folder}: cannot keep generated data there: {error.strerror or error}; "
+            "name another folder with --synthetic_cache_dir"
+        ) from error
+    return path
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; returns the exit code."""
+    parser = _Parser(prog="python -m data.synthetic", description="Generates click data with a planted teacher.")
+    parser.add_argument("--output", required=True, metavar="DIR", help="folder to write; must not exist or be empty")
+    parser.add_argument("--rows", required=True, type=int, metavar="N", help="rows of both sources together")
+    parser.add_argument("--seed", required=True, type=int, metavar="S", help="non-negative integer")
+    parser.add_argument("--feature_spec", metavar="F", help="features to generate, a YAML file; Outbrain's by default")
+    try:
+        options = parser.parse_args(arguments)
+        spec = FeatureSpec.from_yaml(options.feature_spec) if options.feature_spec else None
+        written = generate(options.output, rows=options.rows, seed=options.seed, spec=spec)
+    except InputError as error:
+        print(error, file=sys.stderr)
+        return 2
+    figures, counts = written.metadata["teacher"], written.metadata["synthetic"]
+    print(
+        f"{written.path}: {counts['train_rows']} rows of {counts['train_displays']} displays to train, "
+        f"{figures['rows']} rows of {figures['displays']} displays to evaluate"
+    )
+    print(
+        f"teacher on the evaluation rows: AUC {figures['auc']:.5f}, MAP@12 {figures['map_at_12']:.5f} "
+        f"(chance {figures['chance_map_at_12']:.5f}), log loss {figures['log_loss']:.5f} "
+        f"(base rate {figures['base_rate_log_loss']:.5f})"
+    )
+    return 0
+
+
+@dataclasses.dataclass(frozen=True)
+class _Recipe:
+    """All that determines the content of a dataset; `spec` has a display column."""
+
+    rows: int
+    seed: int
+    spec: FeatureSpec
+    valid_fraction: float
+    rows_per_group: int
+
+    @classmethod
+    def checked(
+        cls, rows: int, seed: int, spec: FeatureSpec | None, valid_fraction: float, rows_per_group: int
+    ) -> "_Recipe":
+        if rows < 2 * MAX_ADS:
+            raise InputError(f"rows={rows}: at least {2 * MAX_ADS} rows can be generated; ask for more")
+        if seed < 0:
+            raise InputError(f"seed={seed}: a seed is a non-negative integer; give another")
+        if not 0.0 < valid_fraction < 1.0:
+            raise InputError(f"valid_fraction={valid_fraction}: give a share between 0 and 1, both excluded")
+        if rows_per_group < 1:
+            raise InputError(f"rows_per_group={rows_per_group}: give at least 1")
+        return cls(rows, seed, _with_display(spec or outbrain_feature_spec()), valid_fraction, rows_per_group)
+
+    @property
+    def key(self) -> str:
+        """Hash of the content, 32 hexadecimal digits."""
+        features = self.spec.features
+        shape = [[name, features[name].cardinality, features[name].max_hotness] for name in self.spec.categorical]
+        channels = self.spec.to_dict()["channel_spec"]
+        content = [GENERATOR_VERSION, self.rows, self.seed, self.valid_fraction, self.rows_per_group, shape, channels]
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str):
+        raise InputError(f"{self.prog}: {message}; --help lists the options")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Rows:
+    """A chunk of generated rows: their features and clicks, and by display the id and whether it is evaluated."""
+
+    displays: Displays
+    utility: np.ndarray
+    clicks: np.ndarray
+    display_ids: np.ndarray
+    evaluated: np.ndarray
+
+
+class _Score:
+    """Gathers what the teacher scores on the evaluation rows."""
+
+    def __init__(self, teacher: Teacher):
+        self._teacher = teacher
+        self._utility: list[np.ndarray] = []
+        self._clicks: list[np.ndarray] = []
+        self._sums = np.zeros(4)  # displays, average precision, its chance, log loss
+
+    def add(self, chunk: _Rows) -> None:
+        of_display = chunk.evaluated
+        of_row = np.repeat(of_display, chunk.displays.sizes)
+        utility, clicks = chunk.utility[of_row], chunk.clicks[of_row]
+        probability = self._teacher.click_probability(utility)
+        self._sums += (
+            np.count_nonzero(of_display),
+            average_precision(chunk.utility, chunk.clicks, chunk.displays)[of_display].sum(),
+            chance_average_precision(chunk.displays.sizes)[of_display].sum(),
+            -np.log(np.where(clicks == 1, probability, 1.0 - probability)).sum(),
+        )
+        self._utility.append(utility)
+        self._clicks.append(clicks)
+
+    def figures(self) -> dict[str, float | int]:
+        utility, clicks = np.concatenate(self._utility), np.concatenate(self._clicks)
+        displays, precision, chance, loss = self._sums
+        rate = clicks.mean()
+        return {
+            "auc": roc_auc(utility, clicks),
+            "map_at_12": float(precision / displays),
+            "log_loss": float(loss / len(clicks)),
+            "rows": len(clicks),
+            "displays": int(displays),
+            "chance_map_at_12": float(chance / displays),
+            "base_rate_log_loss": float(-rate * np.log(rate) - (1.0 - rate) * np.log1p(-rate)),
+        }
+
+
+class _PartWriter:
+    """Writes tables as files `part-00000.parquet`, ... of whole row groups."""
+
+    def __init__(self, root: str, folder: str, rows_per_group: int):
+        self._root, self._folder, self._rows_per_group = root, folder, rows_per_group
+        self._groups_per_file = max(1, ROWS_PER_FILE // rows_per_group)
+        self._pending: pa.Table | None = None
+        self._writer: pq.ParquetWriter | None = None
+        self._groups = 0
+        self.rows = 0
+        self.files: list[str] = []
+        os.makedirs(os.path.join(root, folder))
+
+    def add(self, table: pa.Table) -> None:
+        pending = table if self._pending is None else pa.concat_tables([self._pending, table])
+        while pending.num_rows >= self._rows_per_group:
+            self._write(pending.slice(0, self._rows_per_group))
+            pending = pending.slice(self._rows_per_group)
+        self._pending = pending
+
+    def close(self) -> None:
+        if self._pending is not None and self._pending.num_rows:
+            self._write(self._pending)
+        if self._writer is not None:
+            self._writer.close()
+
+    def _write(self, table: pa.Table) -> None:
+        if self._groups % self._groups_per_file == 0:
+            if self._writer is not None:
+                self._writer.close()
+            self.files.append(f"{self._folder}/part-{len(self.files):05d}.parquet")
+            self._writer = pq.ParquetWriter(os.path.join(self._root, self.files[-1]), table.schema)
+        self._writer.write_table(table, row_group_size=self._rows_per_group)
+        self._groups += 1
+        self.rows += table.num_rows
+
+
+def _generate(output: str, recipe: _Recipe) -> FeatureSpec:
+    if os.path.isdir(output) and os.listdir(output):
+        return _same_dataset(output, recipe.key)
+    partial = f"{output}.{os.getpid()}.partial"
+    os.makedirs(partial)
+    try:
+        _write_dataset(partial, recipe)
+        os.rename(partial, output)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    return FeatureSpec.from_yaml(os.path.join(output, SPEC_FILE))
+
+
+def _write_dataset(folder: str, recipe: _Recipe) -> None:
+    spec = recipe.spec
+    teacher = plant(spec, draw_displays(spec, _generator(_SAMPLE_STREAM, 0, 0), _rows_per_chunk(spec)))
+    score = _Score(teacher)
+    writers = {source: _PartWriter(folder, name, recipe.rows_per_group) for source, name in _FOLDERS.items()}
+    displays = 0
+    for chunk in _draw_chunks(recipe, teacher):
+        table = _table(spec, chunk)
+        evaluated = np.repeat(chunk.evaluated, chunk.displays.sizes)
+        writers[TRAIN].add(table.filter(pa.array(~evaluated)))
+        writers[TEST].add(table.filter(pa.array(evaluated)))
+        score.add(chunk)
+        displays += len(chunk.evaluated)
+    for writer in writers.values():
+        writer.close()
+    if not all(writer.rows for writer in writers.values()):
+        raise InputError(
+            f"rows={recipe.rows}: too few for a display to train on and one to evaluate with "
+            f"valid_fraction={recipe.valid_fraction}; ask for more rows"
+        )
+    figures = score.figures()
+    metadata = {
+        "synthetic": {
+            "content_key": recipe.key,
+            "generator_version": GENERATOR_VERSION,
+            "seed": recipe.seed,
+            "rows": recipe.rows,
+            "train_rows": writers[TRAIN].rows,
+            "train_displays": displays - figures["displays"],
+        },
+        "teacher": figures,
+    }
+    columns = spec.columns(with_display=True)
+    sources = {
+        source: (Chunk(type="parquet", features=columns, files=tuple(writer.files)),)
+        for source, writer in writers.items()
+    }
+    dataclasses.replace(
+        spec,
+        features={name: dataclasses.replace(spec.features[name], dtype=_dtype(spec, name)) for name in columns},
+        sources=sources,
+        metadata=metadata,
+        path="",
+    ).to_yaml(os.path.join(folder, SPEC_FILE))
+
+
+def _draw_chunks(recipe: _Recipe, teacher: Teacher) -> Iterator[_Rows]:
+    spec, rows = recipe.spec, recipe.rows
+    chunk_rows = _rows_per_chunk(spec)
+    starts = list(range(0, rows, chunk_rows))
+    if len(starts) > 1 and rows - starts[-1] < MIN_ADS:
+        starts.pop()  # a single ad makes no display; the last chunk takes it
+    for number, (start, end) in enumerate(zip(starts, [*starts[1:], rows], strict=True)):
+        rng = _generator(_ROW_STREAM, recipe.seed, number)
+        displays = draw_displays(spec, rng, end - start)
+        utility = teacher.utility(displays.columns)
+        count = np.arange(len(displays.sizes) + 1)
+        yield _Rows(
+            displays=displays,
+            utility=utility,
+            clicks=draw_clicks(utility, displays, rng),
+            display_ids=number * chunk_rows + count[1:],
+            evaluated=np.diff(np.floor(count * recipe.valid_fraction)) > 0,
+        )
+
+
+def _table(spec: FeatureSpec, chunk: _Rows) -> pa.Table:
+    sizes = chunk.displays.sizes
+    columns: dict[str, Any] = {spec.label: chunk.clicks, spec.display: np.repeat(chunk.display_ids, sizes)}
+    for name in spec.columns(with_display=True):
+        column = columns.get(name, chunk.displays.columns.get(name))
+        if isinstance(column, IdLists):
+            offsets = np.concatenate([[0], np.cumsum(column.lengths)]).astype(np.int32)
+            columns[name] = pa.ListArray.from_arrays(pa.array(offsets), pa.array(column.ids))
+        else:
+            columns[name] = pa.array(column)
+    return pa.table({name: columns[name] for name in spec.columns(with_display=True)})
+
+
+def _dtype(spec: FeatureSpec, name: str) -> str:
+    return "int8" if name == spec.label else "float32" if name in spec.numerical else "int64"
+
+
+def _rows_per_chunk(spec: FeatureSpec) -> int:
+    """Rows drawn at a time: the same for every dataset of `spec`, less where rows are wide."""
+    width = spec.total_hotness + len(spec.numerical)
+    return max(1024, min(_CHUNK_ROWS, _CHUNK_VALUES // width))
+
+
+def _generator(stream: int, seed: int, chunk: int) -> np.random.Generator:
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence([stream, seed, chunk])))
+
+
+def _with_display(spec: FeatureSpec) -> FeatureSpec:
+    if spec.display is not None:
+        return spec
+    name = "display_id"
+    while name in spec.features:
+        name = f"_{name}"
+    return dataclasses.replace(spec, features={**spec.features, name: Feature(name, dtype="int64")}, display=name)
+
+
+def _same_dataset(output: str, key: str) -> FeatureSpec:
+    path = os.path.join(output, SPEC_FILE)
+    if os.path.exists(path):
+        spec = FeatureSpec.from_yaml(path)
+        if (spec.metadata.get("synthetic") or {}).get("content_key") == key:
+            return spec
+    raise InputError(
+        f"{output}: holds files that are not the dataset of these arguments; remove it or name another folder"
+    )
+
+
+def _default_cache_dir() -> str:
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return os.path.join(base, "recsys-harness")
+
+
+@contextlib.contextmanager
+def _exclusive(path: str) -> Iterator[None]:
+    """Holds a lock between processes; the system frees it when its holder dies."""
+    with open(path, "a", encoding="utf-8") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,273 @@
+"""The planted teacher: the utility by which generated displays choose their click, and what it scores.
+
+An ad's utility is a sum of products of signals: numericals, their squares, and effects of frequent ids. A display
+clicks one of its ads with the probabilities softmax(utility), the choice model of multinomial logit. Anything that is
+equal for all ads of a display cancels there, so columns of the page act only by turning the sign of another signal.
+
+The ads of a display are independent of each other and of the page, and their utility is spread alike on every page.
+So P(click | row) rises with the row's utility alone: no model that sees one row at a time can rank better than the
+utility, nor have a lower expected log loss than `Teacher.click_probability`.
+
+The teacher is a function of the specification: datasets of any seed and size are draws from the same world.
+"""
+
+import dataclasses
+import hashlib
+import itertools
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from data import power_law
+from data.displays import MAX_ADS, Displays, IdLists, page_features, parent_feature
+from data.feature_spec import Feature, FeatureSpec
+
+TARGET_AUC = 0.775
+
+# Ids beyond this rank have no effect: they are too rare for a million rows to teach it.
+_HEAD = 16
+_MOST_ID_EFFECTS = 4
+_MOST_LIST_EFFECTS = 3
+_LARGEST_GATE = 256
+
+# Shares of the utility's variance. Where a specification offers no term of a kind, the others of its group take over.
+_LINEAR_SHARE = {"numericals": 0.18, "ids": 0.14, "lists": 0.06}
+_NONLINEAR_SHARE = {"gates": 0.45, "products": 0.05, "squares": 0.12}
+_GATE_WEIGHTS = (0.30, 0.30, 0.30, 0.10)  # three signals under the first gate, one under the second
+
+_KNOTS = 129
+
+
+@dataclasses.dataclass(frozen=True)
+class Signal:
+    """A number of a row, of mean 0 (a gate's is only near 0) and variance 1 over generated rows.
+
+    Attributes:
+      kind: "numerical" x, "square" (x^2 - 1) / sqrt 2, "id" the effect of an
+        id, "list" the sum of the effects of ids.
+      feature: the column.
+      effects: for ids, the effect of each frequent rank and at the end that of all rarer ones.
+    """
+
+    kind: str
+    feature: Feature
+    effects: np.ndarray | None = None
+
+    def values(self, column: np.ndarray | IdLists) -> np.ndarray:
+        """(rows,) float64 from the column as `data.displays.Displays` holds it."""
+        if self.kind == "numerical":
+            return column.astype(np.float64)
+        if self.kind == "square":
+            return (column.astype(np.float64) ** 2 - 1.0) / np.sqrt(2.0)
+        if self.kind == "id":
+            return self._effects_of(column)
+        rows = np.repeat(np.arange(len(column.lengths)), column.lengths)
+        return np.bincount(rows, weights=self._effects_of(column.ids), minlength=len(column.lengths))
+
+    def _effects_of(self, ids: np.ndarray) -> np.ndarray:
+        ranks = power_law.id_to_rank(ids, self.feature.cardinality)
+        return self.effects[np.minimum(ranks, len(self.effects) - 1)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Term:
+    """weight x the product of the factors."""
+
+    weight: float
+    factors: tuple[Signal, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Teacher:
+    """A calibrated teacher.
+
+    Attributes:
+      terms: the utility before `scale`; none if no feature can tell ads apart, and then it is 0.
+      scale: factor that brings the utility's AUC to TARGET_AUC.
+      knots: increasing utilities, (n,), and `knot_probabilities`: P(click | utility) there.
+    """
+
+    terms: tuple[Term, ...]
+    scale: float
+    knots: np.ndarray
+    knot_probabilities: np.ndarray
+
+    def utility(self, columns: Mapping[str, np.ndarray | IdLists]) -> np.ndarray:
+        """Utility of each row, (rows,) float64."""
+        return self.scale * _sum_terms(self.terms, columns)
+
+    def click_probability(self, utility: np.ndarray) -> np.ndarray:
+        """P(click | utility) of a row whose display is not known, (rows,)."""
+        return np.interp(utility, self.knots, self.knot_probabilities)
+
+
+def draw_clicks(utility: np.ndarray, displays: Displays, rng: np.random.Generator) -> np.ndarray:
+    """One click per display with probabilities softmax(utility), (rows,) int8 (the Gumbel-max method)."""
+    noisy = displays.padded(utility + rng.gumbel(size=len(utility)), -np.inf)
+    clicks = np.zeros(len(utility), dtype=np.int8)
+    clicks[displays.starts + noisy.argmax(axis=1)] = 1
+    return clicks
+
+
+def plant(spec: FeatureSpec, sample: Displays) -> Teacher:
+    """The teacher of `spec`, with scale and click probabilities found on `sample`, a draw of thousands of rows."""
+    terms = _plan(spec)
+    raw = _sum_terms(terms, sample.columns)
+    scale = _find_scale(raw, sample)
+    utility = scale * raw
+    exponent = np.exp(utility)
+    rivals = np.repeat(np.add.reduceat(exponent, sample.starts), sample.sizes) - exponent
+    knots = np.unique(np.quantile(utility, np.linspace(0.0, 1.0, _KNOTS)))
+    probabilities = [float(np.mean(1.0 / (1.0 + rivals * np.exp(-knot)))) for knot in knots]
+    return Teacher(terms, scale, knots, np.array(probabilities))
+
+
+def roc_auc(scores: np.ndarray, positives: np.ndarray) -> float:
+    """Area under the ROC curve where row i counts `positives[i]` in 0..1 as positive and the rest as negative.
+
+    With 0 and 1, the usual AUC; ties count one half. NaN if one class is missing.
+    """
+    return _grouped_auc(np.unique(scores, return_inverse=True)[1], positives)
+
+
+def average_precision(utility: np.ndarray, clicks: np.ndarray, displays: Displays) -> np.ndarray:
+    """1 / rank of the click of each display, (displays,); among equals, the mean over their orders.
+
+    That is the average precision at 12, since no display shows more and each has one click.
+    """
+    table = displays.padded(utility, -np.inf)
+    clicked = utility[np.flatnonzero(clicks)][:, None]
+    above = np.sum(table > clicked, axis=1)
+    tied = np.sum(table == clicked, axis=1)
+    harmonic = _harmonic_numbers()
+    return (harmonic[above + tied] - harmonic[above]) / tied
+
+
+def chance_average_precision(sizes: np.ndarray) -> np.ndarray:
+    """The same for ads in random order, (displays,)."""
+    return _harmonic_numbers()[sizes] / sizes
+
+
+def _grouped_auc(group: np.ndarray, positives: np.ndarray) -> float:
+    """AUC where the scores are replaced by their place 0, 1, ... among the distinct ones."""
+    positive = np.bincount(group, weights=positives)
+    negative = np.bincount(group) - positive
+    below = np.cumsum(negative) - negative
+    pairs = positive.sum() * negative.sum()
+    return float(np.sum(positive * (below + 0.5 * negative)) / pairs) if pairs > 0 else float("nan")
+
+
+def _harmonic_numbers() -> np.ndarray:
+    return np.concatenate([[0.0], np.cumsum(1.0 / np.arange(1, MAX_ADS + 1))])
+
+
+def _sum_terms(terms: Sequence[Term], columns: Mapping[str, np.ndarray | IdLists]) -> np.ndarray:
+    total = 0.0
+    for term in terms:
+        product = term.weight
+        for factor in term.factors:
+            product = product * factor.values(columns[factor.feature.name])
+        total = total + product
+    if not terms:
+        column = next(iter(columns.values()))
+        return np.zeros(len(column.lengths if isinstance(column, IdLists) else column))
+    return total
+
+
+def _find_scale(raw: np.ndarray, sample: Displays) -> float:
+    """The scale at which the expected AUC is TARGET_AUC, or the nearest of the range searched; 1 without signal."""
+    if np.ptp(raw) == 0.0:
+        return 1.0
+    group = np.unique(raw, return_inverse=True)[1]
+    low, high = 0.0, 8.0
+    for _ in range(14):
+        middle = 0.5 * (low + high)
+        utility = middle * raw
+        exponent = np.exp(utility - np.repeat(np.maximum.reduceat(utility, sample.starts), sample.sizes))
+        probability = exponent / np.repeat(np.add.reduceat(exponent, sample.starts), sample.sizes)
+        if _grouped_auc(group, probability) < TARGET_AUC:
+            low = middle
+        else:
+            high = middle
+    return middle
+
+
+def _plan(spec: FeatureSpec) -> tuple[Term, ...]:
+    page = page_features(spec)
+
+    def describe(names: Sequence[str]) -> list[Feature]:
+        return [spec.features[name] for name in names]
+
+    def smallest(names: Sequence[str]) -> list[Feature]:
+        return sorted((f for f in describe(names) if f.cardinality > 1), key=lambda feature: feature.cardinality)
+
+    roots = [name for name in spec.onehot if parent_feature(spec, name) is None]
+    ids = [_id_signal(f) for f in smallest([name for name in roots if name not in page])[:_MOST_ID_EFFECTS]]
+    lists = [_list_signal(f) for f in smallest([n for n in spec.multihot if n not in page])[:_MOST_LIST_EFFECTS]]
+    gates = [_gate_signal(f) for f in smallest(roots)[:2]]
+    numericals = [Signal("numerical", f) for f in describe([name for name in spec.numerical if name not in page])]
+
+    # Disjoint where there are enough: a numerical in two terms would make the utility's spread depend on the page.
+    turn = itertools.cycle(numericals or [*ids, *lists] or [None])
+    linear = {
+        "numericals": [(signal,) for signal in itertools.islice(turn, min(3, len(numericals)))],
+        "ids": [(signal,) for signal in ids],
+        "lists": [(signal,) for signal in lists],
+    }
+    gated = list(zip([gates[0]] * 3 + gates[-1:], itertools.islice(turn, 4), strict=True)) if gates else []
+    pairs = list(zip(itertools.islice(turn, 2), itertools.islice(turn, 2), strict=True))
+    nonlinear = {
+        "gates": gated,
+        "products": pairs,
+        "squares": [(Signal("square", next(turn).feature),)] if numericals else [],
+    }
+    weights = {"gates": _GATE_WEIGHTS}
+    terms: list[Term] = []
+    for shares, families in ((_LINEAR_SHARE, linear), (_NONLINEAR_SHARE, nonlinear)):
+        usable = {name: _distinct(family, weights.get(name)) for name, family in families.items()}
+        present = sum(shares[name] for name, family in usable.items() if family)
+        for name, family in usable.items():
+            whole = sum(weight for weight, _ in family)
+            for weight, factors in family:
+                variance = sum(shares.values()) * shares[name] / present * weight / whole
+                terms.append(Term(float(np.sqrt(variance)), factors))
+    return tuple(terms)
+
+
+def _distinct(
+    family: Sequence[tuple[Signal | None, ...]], weights: Sequence[float] | None
+) -> list[tuple[float, tuple[Signal, ...]]]:
+    """(weight, factors) of a family, without products of a feature with itself or with nothing."""
+    return [
+        (weight, factors)
+        for weight, factors in zip(weights or itertools.repeat(1.0), family, strict=False)
+        if None not in factors and len({factor.feature.name for factor in factors}) == len(factors)
+    ]
+
+
+def _id_signal(feature: Feature) -> Signal:
+    return Signal("id", feature, _random_effects(feature))
+
+
+def _list_signal(feature: Feature) -> Signal:
+    # A sum of half of max_hotness independent effects on average.
+    return Signal("list", feature, _random_effects(feature) / np.sqrt(feature.max_hotness / 2.0))
+
+
+def _gate_signal(feature: Feature) -> Signal:
+    """-1 for the most frequent ids that make up about half of the rows, 1 for all others.
+
+    The signs nearly cancel, else the gated signal would have a linear part, and they never vanish, so that the utility
+    is spread alike under every id.
+    """
+    shares = power_law.cumulative(np.arange(1, min(_LARGEST_GATE, feature.cardinality) + 1), feature.cardinality)
+    negative = 1 + int(np.argmin(np.abs(shares - 0.5)))
+    return Signal("id", feature, np.append(-np.ones(negative), 1.0))
+
+
+def _random_effects(feature: Feature) -> np.ndarray:
+    probability = power_law.probabilities(min(_HEAD, feature.cardinality), feature.cardinality)
+    seed = int.from_bytes(hashlib.sha256(feature.name.encode()).digest()[:8], "little")
+    effects = np.random.default_rng(seed).standard_normal(len(probability))
+    effects -= effects @ probability / probability.sum()
+    return np.append(effects / np.sqrt(effects**2 @ probability), 0.0)

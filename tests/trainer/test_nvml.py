@@ -1,0 +1,121 @@
+"""NVML hints against a faked binding: what is understood, and that nothing ever raises."""
+
+import types
+
+import pytest
+
+from trainer import nvml
+
+UUIDS = ["GPU-aaaa1111-0000", "GPU-aabb2222-0000", "GPU-cccc3333-0000"]
+MIG_UUID = "MIG-1234-5678"
+
+
+class NvmlError(Exception):
+    pass
+
+
+class FakeNvml:
+    """Three GPUs; device i is near the CPUs of `near[i]`; a handle is the GPU's index, a MIG slice's handle a text."""
+
+    def __init__(self, near=({0, 1}, {64, 65, 130}, set()), *, fails_in=None):
+        self.near, self.fails_in, self.open_sessions = near, fails_in, 0
+
+    def __getattribute__(self, name):
+        if name == object.__getattribute__(self, "fails_in"):
+
+            def refuse(*_):
+                raise NvmlError("Unknown Error")
+
+            return refuse
+        return object.__getattribute__(self, name)
+
+    def nvmlInit(self):
+        self.open_sessions += 1
+
+    def nvmlShutdown(self):
+        self.open_sessions -= 1
+
+    def nvmlDeviceGetCount(self):
+        return len(self.near)
+
+    def nvmlDeviceGetHandleByIndex(self, index):
+        if index >= len(self.near):
+            raise NvmlError("Invalid Argument")
+        return index
+
+    def nvmlDeviceGetHandleByUUID(self, uuid):
+        if uuid != MIG_UUID:
+            raise NvmlError("Not Found")
+        return "slice of 1"
+
+    def nvmlDeviceGetDeviceHandleFromMigDeviceHandle(self, handle):
+        return int(handle.removeprefix("slice of "))
+
+    def nvmlDeviceGetUUID(self, handle):
+        return UUIDS[handle].encode() if handle == 1 else UUIDS[handle]  # Old bindings give bytes.
+
+    def nvmlDeviceGetCpuAffinity(self, handle, words):
+        return [sum(1 << cpu - 64 * i for cpu in self.near[handle] if cpu // 64 == i) for i in range(words)]
+
+    def nvmlDeviceGetName(self, handle):
+        return f"Fake {handle}".encode()
+
+    def nvmlSystemGetDriverVersion(self):
+        return "570.1"
+
+
+@pytest.mark.parametrize(
+    ("device", "cpus"),
+    [("0", {0, 1}), ("1", {64, 65, 130}), (UUIDS[1], {64, 65, 130}), ("GPU-aaaa", {0, 1})],
+)
+def test_index_uuid_and_unique_beginning_find_the_device(device, cpus):
+    fake = FakeNvml()
+    assert nvml.cpus_near(device, nvml=fake) == nvml.Locality(frozenset(cpus))
+    assert fake.open_sessions == 0
+
+
+@pytest.mark.parametrize("device", [MIG_UUID, f"MIG-{UUIDS[1]}/7/0"])
+def test_mig_slice_stands_for_its_gpu_and_says_so(device):
+    found = nvml.cpus_near(device, nvml=FakeNvml())
+    assert found.cpus == {64, 65, 130}
+    assert "MIG" in found.warning and device in found.warning
+
+
+@pytest.mark.parametrize("device", ["7", "GPU-dddd", "GPU-aa", "MIG-unknown", "0:1", "nonsense", "2"])
+def test_unknown_ambiguous_and_empty_devices_are_a_warning(device):
+    fake = FakeNvml()
+    found = nvml.cpus_near(device, nvml=fake)
+    assert found.cpus is None
+    assert device in found.warning and "\n" not in found.warning
+    assert fake.open_sessions == 0
+
+
+@pytest.mark.parametrize(
+    "function", ["nvmlInit", "nvmlDeviceGetHandleByIndex", "nvmlDeviceGetCpuAffinity", "nvmlShutdown"]
+)
+def test_every_failing_call_is_a_warning(function):
+    found = nvml.cpus_near("0", nvml=FakeNvml(fails_in=function))
+    assert found.cpus is None and "Unknown Error" in found.warning
+
+
+def test_old_binding_without_a_function_is_a_warning():
+    assert nvml.cpus_near("0", nvml=types.SimpleNamespace(nvmlInit=lambda: None)).cpus is None
+
+
+def test_without_a_binding(monkeypatch):
+    monkeypatch.setattr(nvml, "load", lambda: None)
+    assert "no NVML binding" in nvml.cpus_near("0").warning
+    assert nvml.gpus() == nvml.Gpus((), None)
+
+
+def test_names_and_driver():
+    assert nvml.gpus(nvml=FakeNvml()) == nvml.Gpus(("Fake 0", "Fake 1", "Fake 2"), "570.1")
+    assert nvml.gpus(nvml=FakeNvml(fails_in="nvmlInit")) == nvml.Gpus()
+
+
+@pytest.mark.parametrize(
+    ("value", "devices"),
+    [(None, None), ("", []), ("-1", []), ("3", ["3"]), ("2, 0,1", ["2", "0", "1"]), ("0,-1,1", ["0"]), ("0,,1", ["0"])],
+)
+def test_visible_devices(value, devices):
+    assert nvml.visible_devices({} if value is None else {"CUDA_VISIBLE_DEVICES": value}) == devices

@@ -1,0 +1,121 @@
+"""What NVIDIA's management library says about this machine's GPUs: which CPUs are near one, names, driver.
+
+Everything here is a hint. A machine without the library, a driver that refuses, a MIG slice or an identifier that
+nobody knows gives "unknown" and a sentence that says why, never an exception.
+"""
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+# Words of 64 CPUs asked for: 1024 CPUs, which is also the most that sched_setaffinity's own cpu_set_t holds.
+_AFFINITY_WORDS = 16
+
+
+@dataclass(frozen=True)
+class Locality:
+    """CPUs near one device: `cpus` is None where they are not known, `warning` None where there is nothing to say."""
+
+    cpus: frozenset[int] | None
+    warning: str | None = None
+
+
+@dataclass(frozen=True)
+class Gpus:
+    """Names of the GPUs that the driver shows, in its order, and the driver's version; empty and None without one."""
+
+    names: tuple[str, ...] = ()
+    driver: str | None = None
+
+
+def load() -> ModuleType | None:
+    """The NVML binding (distribution nvidia-ml-py), or None where it is not installed."""
+    try:
+        import pynvml
+    except ImportError:
+        return None
+    return pynvml
+
+
+def visible_devices(environ: Mapping[str, str]) -> list[str] | None:
+    """Entries of CUDA_VISIBLE_DEVICES up to the first that CUDA stops at (negative or empty); None if it is not set."""
+    value = environ.get("CUDA_VISIBLE_DEVICES")
+    if value is None:
+        return None
+    entries = []
+    for entry in (part.strip() for part in value.split(",")):
+        if not entry or entry.startswith("-"):
+            break
+        entries.append(entry)
+    return entries
+
+
+def cpus_near(device: str, *, nvml: Any = None) -> Locality:
+    """CPUs near a device as the driver gives them (in general those of its NUMA node), not cut to what is allowed.
+
+    device: an entry of CUDA_VISIBLE_DEVICES: an index, a GPU UUID or a unique beginning of one ("GPU-8f6d"), or a MIG
+      identifier ("MIG-<uuid>", "MIG-GPU-<uuid>/<gi>/<ci>"), which stands for the GPU that it is a slice of. An index
+      counts as NVML does, by PCI bus; CUDA counts so under CUDA_DEVICE_ORDER=PCI_BUS_ID and where all GPUs are alike.
+    nvml: the binding to ask; None imports it.
+    """
+    nvml = nvml or load()
+    if nvml is None:
+        return Locality(None, f"no NVML binding is installed: the CPUs near device {device} are not known")
+    try:
+        with _session(nvml):
+            handle = _handle(nvml, device)
+            words = nvml.nvmlDeviceGetCpuAffinity(handle, _AFFINITY_WORDS)
+    # Placement is a hint: whatever a driver, a binding or a container makes of the question must not stop a run.
+    except Exception as error:
+        return Locality(None, f"NVML does not give the CPUs near device {device} ({type(error).__name__}: {error})")
+    cpus = frozenset(64 * i + bit for i, word in enumerate(words) for bit in range(64) if int(word) >> bit & 1)
+    if not cpus:
+        return Locality(None, f"NVML names no CPU near device {device}")
+    if device.startswith("MIG-"):
+        return Locality(cpus, f"{device} is a MIG slice: it gets the CPUs near its GPU, which other slices share")
+    return Locality(cpus)
+
+
+def gpus(*, nvml: Any = None) -> Gpus:
+    """Names of all GPUs of the machine (not only the visible ones) and the driver's version."""
+    nvml = nvml or load()
+    if nvml is None:
+        return Gpus()
+    try:
+        with _session(nvml):
+            names = tuple(
+                _text(nvml.nvmlDeviceGetName(nvml.nvmlDeviceGetHandleByIndex(index)))
+                for index in range(nvml.nvmlDeviceGetCount())
+            )
+            return Gpus(names, _text(nvml.nvmlSystemGetDriverVersion()))
+    except Exception:  # As above: no GPU, no driver and a broken driver all mean that there is nothing to name.
+        return Gpus()
+
+
+@contextlib.contextmanager
+def _session(nvml: Any) -> Iterator[None]:
+    nvml.nvmlInit()
+    try:
+        yield
+    finally:
+        nvml.nvmlShutdown()
+
+
+def _handle(nvml: Any, device: str) -> Any:
+    if device.isdecimal():
+        return nvml.nvmlDeviceGetHandleByIndex(int(device))
+    if device.startswith("MIG-GPU-"):
+        device = device.removeprefix("MIG-").split("/")[0]
+    elif device.startswith("MIG-"):
+        return nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(nvml.nvmlDeviceGetHandleByUUID(device))
+    handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
+    matches = [handle for handle in handles if _text(nvml.nvmlDeviceGetUUID(handle)).startswith(device)]
+    if len(matches) != 1:
+        raise LookupError(f"{len(matches)} of {len(handles)} GPUs have that UUID")
+    return matches[0]
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value
