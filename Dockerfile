@@ -9,13 +9,13 @@ FROM nvcr.io/nvidia/tensorflow:25.02-tf2-py3
 
 WORKDIR /workspace/recsys-harness
 
-# Only what the image lacks is installed, without dependencies; then nothing of the image may have changed, and its
-# TensorFlow and Horovod must import.
+# Only what the image lacks is installed, without dependencies and free of the image's constraints; then nothing of the
+# image may have changed, and its TensorFlow and Horovod must import.
 COPY requirements-ngc.txt ./
 COPY scripts/image_packages.py scripts/
 RUN python scripts/image_packages.py record /tmp/image-packages.txt \
     && python scripts/image_packages.py missing requirements-ngc.txt > /tmp/missing.txt \
-    && python -m pip install --no-cache-dir --no-deps -r /tmp/missing.txt \
+    && PIP_CONSTRAINT= python -m pip install --no-cache-dir --no-deps -r /tmp/missing.txt \
     && python scripts/image_packages.py compare /tmp/image-packages.txt \
     && rm /tmp/image-packages.txt /tmp/missing.txt
 

@@ -318,15 +318,30 @@ class BatchStream:
     def _make_dataset(self, runs: Callable[[], Iterator[dict[str, np.ndarray]]]):
         import tensorflow as tf  # here, because only what makes tensors needs it
 
-        signature = {
-            name: tf.TensorSpec((None, self.local_batch_size, *shape), tf.as_dtype(dtype))
-            for name, (shape, dtype) in self._layout.tensors.items()
-        }
+        shapes = dict(self._layout.tensors)
         if self._evaluation:
-            signature["mask"] = tf.TensorSpec((None, self.local_batch_size), tf.float32)
-        dataset = tf.data.Dataset.from_generator(runs, output_signature=signature)
+            shapes["mask"] = ((), np.dtype(np.float32))
+        # unbatch crashes on tensors without elements: those of a kind of feature that there is none of come later.
+        empty = [name for name, (shape, _) in shapes.items() if 0 in shape]
+        size = self.local_batch_size
+
+        def generate() -> Iterator[dict[str, np.ndarray]]:
+            for run in runs():
+                yield {name: array for name, array in run.items() if name not in empty}
+
+        def add_empty(batch):
+            return batch | {name: tf.zeros((size, *shapes[name][0]), shapes[name][1]) for name in empty}
+
+        signature = {
+            name: tf.TensorSpec((None, size, *shape), tf.as_dtype(dtype))
+            for name, (shape, dtype) in shapes.items()
+            if name not in empty
+        }
         # unbatch copies each batch out of the run, all of them before it asks for the next run, whose arrays are the
         # same memory (fresh memory for each would cost more than all else here). Nothing may read ahead in between.
+        dataset = tf.data.Dataset.from_generator(generate, output_signature=signature).unbatch()
         options = tf.data.Options()
         options.experimental_optimization.inject_prefetch = False
-        return dataset.unbatch().prefetch(_PREFETCH_BATCHES).with_options(options)
+        if empty:
+            dataset = dataset.map(add_empty)
+        return dataset.prefetch(_PREFETCH_BATCHES).with_options(options)

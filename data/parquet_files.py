@@ -103,6 +103,8 @@ def _checked_footer(path: str, columns: Sequence[Column]) -> pq.FileMetaData:
         ) from error
     except (pa.ArrowException, OSError) as error:
         raise InputError(f"{path}: not a readable parquet file ({error}); write it again") from error
+    if footer.num_rows == 0:
+        return footer  # a part that got no rows; its writer could not tell the types
     for column in columns:
         count = schema.names.count(column.name)
         if count != 1:

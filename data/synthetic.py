@@ -6,8 +6,8 @@ The columns are those of a given specification, by default Outbrain's. Displays 
 planted teacher (`data.teacher`) chooses the one that is clicked. What the teacher scores on the evaluation rows, which
 no model that sees one row at a time can beat but by sampling noise, is written to `metadata.teacher`.
 
-A dataset is a function of its arguments, to the byte for one version of pyarrow. Chunks of rows are drawn one by one
-from (seed, number of the chunk), so that memory does not grow with the dataset, but for 9 bytes per evaluation row.
+A dataset is a function of its arguments, to the byte for one version of pyarrow. Rows are drawn and written chunk by
+chunk, so that memory does not grow with the dataset, but for some 60 bytes per evaluation row while AUC is computed.
 """
 
 import argparse
@@ -21,18 +21,18 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from data.displays import MAX_ADS, MIN_ADS, Displays, IdLists, draw_displays
+from data.displays import MAX_ADS
 from data.errors import InputError
 from data.feature_spec import TEST, TRAIN, Chunk, Feature, FeatureSpec
 from data.outbrain.schema import outbrain_feature_spec
-from data.teacher import Teacher, average_precision, chance_average_precision, draw_clicks, plant, roc_auc
+from data.part_writer import PartWriter
+from data.synthetic_rows import TeacherScore, column_dtype, draw_chunks, plant_teacher, to_table
 
+# To be raised with every change of what is generated: cached datasets of other versions are not used.
 GENERATOR_VERSION = 1
 SPEC_FILE = "feature_spec.yaml"
 DEFAULT_VALID_FRACTION = 0.2
@@ -40,9 +40,6 @@ DEFAULT_ROWS_PER_GROUP = 16384
 ROWS_PER_FILE = 32 * DEFAULT_ROWS_PER_GROUP
 
 _FOLDERS = {TRAIN: "train", TEST: "valid"}
-_CHUNK_ROWS = 65536
-_CHUNK_VALUES = 2**22
-_SAMPLE_STREAM, _ROW_STREAM = 0, 1
 
 
 def generate(
@@ -66,7 +63,7 @@ def generate(
       seed: a non-negative integer.
       spec: the features; its files and metadata are ignored. Outbrain's by default.
       valid_fraction: share of the displays that go to the evaluation source `test` (folder `valid`).
-      rows_per_group: rows of each parquet row group, but for the last of a file.
+      rows_per_group: rows of each parquet row group, but for the last of a source.
 
     Returns:
       The specification as read back from the folder.
@@ -183,92 +180,6 @@ class _Parser(argparse.ArgumentParser):
         raise InputError(f"{self.prog}: {message}; --help lists the options")
 
 
-@dataclasses.dataclass(frozen=True)
-class _Rows:
-    """A chunk of generated rows: their features and clicks, and by display the id and whether it is evaluated."""
-
-    displays: Displays
-    utility: np.ndarray
-    clicks: np.ndarray
-    display_ids: np.ndarray
-    evaluated: np.ndarray
-
-
-class _Score:
-    """Gathers what the teacher scores on the evaluation rows."""
-
-    def __init__(self, teacher: Teacher):
-        self._teacher = teacher
-        self._utility: list[np.ndarray] = []
-        self._clicks: list[np.ndarray] = []
-        self._sums = np.zeros(4)  # displays, average precision, its chance, log loss
-
-    def add(self, chunk: _Rows) -> None:
-        of_display = chunk.evaluated
-        of_row = np.repeat(of_display, chunk.displays.sizes)
-        utility, clicks = chunk.utility[of_row], chunk.clicks[of_row]
-        probability = self._teacher.click_probability(utility)
-        self._sums += (
-            np.count_nonzero(of_display),
-            average_precision(chunk.utility, chunk.clicks, chunk.displays)[of_display].sum(),
-            chance_average_precision(chunk.displays.sizes)[of_display].sum(),
-            -np.log(np.where(clicks == 1, probability, 1.0 - probability)).sum(),
-        )
-        self._utility.append(utility)
-        self._clicks.append(clicks)
-
-    def figures(self) -> dict[str, float | int]:
-        utility, clicks = np.concatenate(self._utility), np.concatenate(self._clicks)
-        displays, precision, chance, loss = self._sums
-        rate = clicks.mean()
-        return {
-            "auc": roc_auc(utility, clicks),
-            "map_at_12": float(precision / displays),
-            "log_loss": float(loss / len(clicks)),
-            "rows": len(clicks),
-            "displays": int(displays),
-            "chance_map_at_12": float(chance / displays),
-            "base_rate_log_loss": float(-rate * np.log(rate) - (1.0 - rate) * np.log1p(-rate)),
-        }
-
-
-class _PartWriter:
-    """Writes tables as files `part-00000.parquet`, ... of whole row groups."""
-
-    def __init__(self, root: str, folder: str, rows_per_group: int):
-        self._root, self._folder, self._rows_per_group = root, folder, rows_per_group
-        self._groups_per_file = max(1, ROWS_PER_FILE // rows_per_group)
-        self._pending: pa.Table | None = None
-        self._writer: pq.ParquetWriter | None = None
-        self._groups = 0
-        self.rows = 0
-        self.files: list[str] = []
-        os.makedirs(os.path.join(root, folder))
-
-    def add(self, table: pa.Table) -> None:
-        pending = table if self._pending is None else pa.concat_tables([self._pending, table])
-        while pending.num_rows >= self._rows_per_group:
-            self._write(pending.slice(0, self._rows_per_group))
-            pending = pending.slice(self._rows_per_group)
-        self._pending = pending
-
-    def close(self) -> None:
-        if self._pending is not None and self._pending.num_rows:
-            self._write(self._pending)
-        if self._writer is not None:
-            self._writer.close()
-
-    def _write(self, table: pa.Table) -> None:
-        if self._groups % self._groups_per_file == 0:
-            if self._writer is not None:
-                self._writer.close()
-            self.files.append(f"{self._folder}/part-{len(self.files):05d}.parquet")
-            self._writer = pq.ParquetWriter(os.path.join(self._root, self.files[-1]), table.schema)
-        self._writer.write_table(table, row_group_size=self._rows_per_group)
-        self._groups += 1
-        self.rows += table.num_rows
-
-
 def _generate(output: str, recipe: _Recipe) -> FeatureSpec:
     if os.path.isdir(output) and os.listdir(output):
         return _same_dataset(output, recipe.key)
@@ -285,12 +196,15 @@ def _generate(output: str, recipe: _Recipe) -> FeatureSpec:
 
 def _write_dataset(folder: str, recipe: _Recipe) -> None:
     spec = recipe.spec
-    teacher = plant(spec, draw_displays(spec, _generator(_SAMPLE_STREAM, 0, 0), _rows_per_chunk(spec)))
-    score = _Score(teacher)
-    writers = {source: _PartWriter(folder, name, recipe.rows_per_group) for source, name in _FOLDERS.items()}
+    teacher = plant_teacher(spec)
+    score = TeacherScore(teacher)
+    writers = {
+        source: PartWriter(folder, name, rows_per_group=recipe.rows_per_group, rows_per_file=ROWS_PER_FILE)
+        for source, name in _FOLDERS.items()
+    }
     displays = 0
-    for chunk in _draw_chunks(recipe, teacher):
-        table = _table(spec, chunk)
+    for chunk in draw_chunks(spec, teacher, rows=recipe.rows, seed=recipe.seed, valid_fraction=recipe.valid_fraction):
+        table = to_table(spec, chunk)
         evaluated = np.repeat(chunk.evaluated, chunk.displays.sizes)
         writers[TRAIN].add(table.filter(pa.array(~evaluated)))
         writers[TEST].add(table.filter(pa.array(evaluated)))
@@ -322,58 +236,11 @@ def _write_dataset(folder: str, recipe: _Recipe) -> None:
     }
     dataclasses.replace(
         spec,
-        features={name: dataclasses.replace(spec.features[name], dtype=_dtype(spec, name)) for name in columns},
+        features={name: dataclasses.replace(spec.features[name], dtype=column_dtype(spec, name)) for name in columns},
         sources=sources,
         metadata=metadata,
         path="",
     ).to_yaml(os.path.join(folder, SPEC_FILE))
-
-
-def _draw_chunks(recipe: _Recipe, teacher: Teacher) -> Iterator[_Rows]:
-    spec, rows = recipe.spec, recipe.rows
-    chunk_rows = _rows_per_chunk(spec)
-    starts = list(range(0, rows, chunk_rows))
-    if len(starts) > 1 and rows - starts[-1] < MIN_ADS:
-        starts.pop()  # a single ad makes no display; the last chunk takes it
-    for number, (start, end) in enumerate(zip(starts, [*starts[1:], rows], strict=True)):
-        rng = _generator(_ROW_STREAM, recipe.seed, number)
-        displays = draw_displays(spec, rng, end - start)
-        utility = teacher.utility(displays.columns)
-        count = np.arange(len(displays.sizes) + 1)
-        yield _Rows(
-            displays=displays,
-            utility=utility,
-            clicks=draw_clicks(utility, displays, rng),
-            display_ids=number * chunk_rows + count[1:],
-            evaluated=np.diff(np.floor(count * recipe.valid_fraction)) > 0,
-        )
-
-
-def _table(spec: FeatureSpec, chunk: _Rows) -> pa.Table:
-    sizes = chunk.displays.sizes
-    columns: dict[str, Any] = {spec.label: chunk.clicks, spec.display: np.repeat(chunk.display_ids, sizes)}
-    for name in spec.columns(with_display=True):
-        column = columns.get(name, chunk.displays.columns.get(name))
-        if isinstance(column, IdLists):
-            offsets = np.concatenate([[0], np.cumsum(column.lengths)]).astype(np.int32)
-            columns[name] = pa.ListArray.from_arrays(pa.array(offsets), pa.array(column.ids))
-        else:
-            columns[name] = pa.array(column)
-    return pa.table({name: columns[name] for name in spec.columns(with_display=True)})
-
-
-def _dtype(spec: FeatureSpec, name: str) -> str:
-    return "int8" if name == spec.label else "float32" if name in spec.numerical else "int64"
-
-
-def _rows_per_chunk(spec: FeatureSpec) -> int:
-    """Rows drawn at a time: the same for every dataset of `spec`, less where rows are wide."""
-    width = spec.total_hotness + len(spec.numerical)
-    return max(1024, min(_CHUNK_ROWS, _CHUNK_VALUES // width))
-
-
-def _generator(stream: int, seed: int, chunk: int) -> np.random.Generator:
-    return np.random.Generator(np.random.PCG64(np.random.SeedSequence([stream, seed, chunk])))
 
 
 def _with_display(spec: FeatureSpec) -> FeatureSpec:

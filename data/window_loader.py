@@ -75,7 +75,8 @@ class WindowLoader:
         futures = []
         if kept is not None:
             copies = _copies(window.segments).pop(kept[0], [])
-            futures += [submit(lambda part=part: (copy_rows(part, copies, packed), part)) for part in kept[1]]
+            keep = window.continues and window.segments[-1].group == kept[0]
+            futures += [submit(self._copy, part, copies, packed, keep) for part in kept[1]]
         tasks = _tasks(window, self._files, self._layout.columns, skip=None if kept is None else kept[0])
         futures += [submit(self._decode, task, packed) for task in tasks]
         index = None if window.deal is None else submit(window.deal.row_indices)
@@ -96,7 +97,13 @@ class WindowLoader:
 
     def _decode(self, task: _Task, packed: dict[str, np.ndarray]) -> tuple[dict[str, int], list[DenseColumn] | None]:
         part = decode_row_groups(self._files, task.groups, task.columns)
-        return copy_rows(part, task.copies, packed), part if task.keep else None
+        return self._copy(part, task.copies, packed, task.keep)
+
+    @staticmethod
+    def _copy(
+        part: list[DenseColumn], copies: list[Copy], packed: dict[str, np.ndarray], keep: bool
+    ) -> tuple[dict[str, int], list[DenseColumn] | None]:
+        return copy_rows(part, copies, packed), part if keep else None
 
 
 def task_bytes(layout: PackedLayout) -> int:

@@ -24,7 +24,7 @@ class SeededDropout(keras.layers.Layer):
     def call(self, inputs: tf.Tensor, seed: tf.Tensor, training: bool = False) -> tf.Tensor:
         """
         Args:
-          inputs: (rows, units); units must be even.
+          inputs: (rows, units).
           seed: (2,) int32.
           training: whether to drop.
         """
@@ -68,7 +68,9 @@ class MLP(keras.layers.Layer):
     def call(self, inputs: tf.Tensor, seed: tf.Tensor, training: bool = False) -> tf.Tensor:
         """(rows, input width) -> (rows, last units). `seed`: (2,) int32, see SeededDropout."""
         hidden = inputs
+        # A number for each layer of each step: step + index would give a layer the mask of its neighbour a step ago.
+        layers = len(self._dense)
         for index, (dense, dropout) in enumerate(zip(self._dense, self._dropout, strict=True)):
             hidden = dense(hidden)
-            hidden = dropout(hidden, seed=seed + tf.constant([0, index], tf.int32), training=training)
+            hidden = dropout(hidden, seed=seed * [1, layers] + [0, index], training=training)
         return hidden

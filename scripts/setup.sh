@@ -31,7 +31,8 @@ source "$root/scripts/horovod_wheel.sh"
 
 cleanup() {
     if [ -n "$job" ]; then
-        kill -- "-$job" 2>/dev/null || true
+        # All of them at once, lest a compiler write into the folder while it is removed.
+        kill -KILL -- "-$job" 2>/dev/null || true
         wait "$job" 2>/dev/null || true
     fi
     if [ -n "$scratch" ]; then rm -rf "$scratch"; fi

@@ -102,10 +102,8 @@ def _settle(config: RunConfig, comm, fell_back: tuple[str, ...], log: RankLog) -
         warnings += (f"rank {comm.rank} has {share} CPUs and {threads} threads; --intra_op_threads={share} fits",)
     config, smaller = fall_back_batch_sizes(config, has_gpu=device.has_gpu)
     idle = runtime.without_effect(
-        config.device, world_size=comm.size, affinity_changed=applied.changed
+        config.device, given=config.given, world_size=comm.size, affinity_changed=applied.changed
     )
-    if "num_auc_thresholds" in config.given:
-        idle.append("num_auc_thresholds (AUC is exact)")
     return config, Surroundings(
         device=device,
         fell_back=fell_back + smaller,

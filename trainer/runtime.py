@@ -6,7 +6,7 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Collection, Iterator, Mapping, MutableMapping
 from typing import TextIO
 
 from trainer.config import DeviceConfig
@@ -93,8 +93,10 @@ def configure(device: DeviceConfig, *, threads: int) -> Device:
     return Device(True, f"GPU {', '.join(sorted(names))}")
 
 
-def without_effect(device: DeviceConfig, *, world_size: int, affinity_changed: bool) -> list[str]:
-    """Settings that change nothing on this machine, for the first line of output."""
+def without_effect(
+    device: DeviceConfig, *, given: Collection[str], world_size: int, affinity_changed: bool
+) -> list[str]:
+    """Settings that the user gave and that change nothing on this machine, for the first line of output."""
     notes = []
     if device.cpu and not _gpus_installed():
         notes.append("cpu (no GPU here)")
@@ -103,8 +105,10 @@ def without_effect(device: DeviceConfig, *, world_size: int, affinity_changed: b
             notes.append("fp16_compression (one rank)")
         if device.table_reduction != "auto":
             notes.append("table_reduction (one rank)")
-    if device.affinity != "disabled" and not affinity_changed:
+    if "affinity" in given and device.affinity != "disabled" and not affinity_changed:
         notes.append(f"affinity {device.affinity} (nothing to restrict)")
+    if "num_auc_thresholds" in given:
+        notes.append("num_auc_thresholds (AUC is exact)")
     return notes
 
 

@@ -13,9 +13,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def write_program(path: Path, text: str) -> Path:
-    """Writes an executable file; a `#!` line for this Python is put before text that has none."""
+    """Writes an executable file; text that has no `#!` line becomes a program of this Python."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text if text.startswith("#!") else f"#!{sys.executable}\n{text}")
+    path.write_text(text if text.startswith("#!") else f"#!{sys.executable} -IS\n{text}")
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
     return path
 

@@ -1,0 +1,107 @@
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from data.errors import InputError
+from data.feature_spec import FeatureSpec
+from data.parquet_files import Kind, open_parquet_files, spec_columns
+
+SPEC = FeatureSpec.from_dict(
+    {
+        "feature_spec": {
+            "wide": {"cardinality": 9},
+            "list": {"cardinality": 9, "max_hotness": 3},
+            "x": {},
+            "y": {},
+            "clicked": {},
+            "display": {},
+        },
+        "channel_spec": {
+            "onehot_categorical": ["wide"],
+            "multihot_categorical": ["list"],
+            "numerical": ["x", "y"],
+            "label": ["clicked"],
+            "map": ["display"],
+        },
+        "source_spec": {},
+    }
+)
+
+
+def columns_of(rows=4, **changes):
+    columns = {
+        "wide": pa.array(range(rows)),
+        "list": pa.array([[1, 2]] * rows),
+        "x": pa.array([0.5] * rows),
+        "y": pa.array([0.5] * rows),
+        "clicked": pa.array([0] * rows),
+        "display": pa.array(range(rows)),
+    }
+    columns.update(changes)
+    return {name: column for name, column in columns.items() if column is not None}
+
+
+def test_columns_have_their_place_in_the_packed_tensors():
+    columns = spec_columns(SPEC, with_display=True)
+    places = [(c.name, c.kind, c.tensor, c.position, c.hotness) for c in columns]
+    assert places == [
+        ("wide", Kind.ONEHOT, "ids", 0, 1),
+        ("list", Kind.MULTIHOT, "ids", 1, 3),
+        ("x", Kind.NUMERICAL, "numerical", 0, 1),
+        ("y", Kind.NUMERICAL, "numerical", 1, 1),
+        ("clicked", Kind.LABEL, "labels", 0, 1),
+        ("display", Kind.DISPLAY, "group_ids", 0, 1),
+    ]
+    assert [c.name for c in spec_columns(SPEC, with_display=False)] == ["wide", "list", "x", "y", "clicked"]
+
+
+def test_row_groups_are_in_file_order_and_files_without_rows_are_allowed(tmp_path):
+    paths = [str(tmp_path / f"{name}.parquet") for name in "abc"]
+    for path, rows in zip(paths, (5, 0, 3), strict=True):
+        pq.write_table(pa.table(columns_of(rows)), path, row_group_size=2)
+    files = open_parquet_files(paths, spec_columns(SPEC, with_display=True), threads=2)
+    assert files.num_rows == 8
+    held = [(f, i, n) for f, i, n in zip(files.group_file, files.group_index, files.group_rows, strict=True) if n]
+    assert held == [(0, 0, 2), (0, 1, 2), (0, 2, 1), (2, 0, 2), (2, 1, 1)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"wide": None}, r"column 'wide' \(one-hot\) is missing; the file has \['list', .*write the column"),
+        ({"display": None}, r"column 'display' \(display\) is missing"),
+        ({"wide": pa.array([1.0, 2.0])}, r"column 'wide' \(one-hot\) is of type double; write ids as integers"),
+        ({"wide": pa.array([[1], [2]])}, r"'wide' .* is of type list<.*; list it under multihot_categorical"),
+        ({"wide": pa.array([True, False])}, r"'wide' .* is of type bool"),
+        ({"list": pa.array([[1.0], [2.0]])}, r"'list' \(multi-hot\) is of type list<.*double"),
+        ({"list": pa.array(["a", "b"])}, r"'list' \(multi-hot\) is of type string; write ids as integers"),
+        ({"x": pa.array(["a", "b"])}, r"'x' \(numerical\) is of type string; write it as integers, floats or booleans"),
+        ({"clicked": pa.array(["0", "1"])}, r"'clicked' \(label\) is of type string"),
+        ({"display": pa.array([1.0, 2.0])}, r"'display' \(display\) is of type double; write display ids as integers"),
+    ],
+)
+def test_columns_that_cannot_be_used_are_refused(tmp_path, changes, message):
+    path = str(tmp_path / "bad.parquet")
+    pq.write_table(pa.table(columns_of(2, **changes)), path)
+    with pytest.raises(InputError, match=message) as error:
+        open_parquet_files([path], spec_columns(SPEC, with_display=True), threads=1)
+    assert str(error.value).startswith(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1", b"not parquet at all, but quite long", None])
+def test_files_that_are_not_parquet_are_refused(tmp_path, content):
+    path = tmp_path / "junk.parquet"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(InputError, match="no such file" if content is None else "not a readable parquet file") as error:
+        open_parquet_files([str(path)], spec_columns(SPEC, with_display=False), threads=1)
+    assert str(error.value).startswith(str(path))
+
+
+def test_a_directory_and_no_rows_at_all_are_refused(tmp_path):
+    with pytest.raises(InputError, match="not a readable parquet file"):
+        open_parquet_files([str(tmp_path)], spec_columns(SPEC, with_display=False), threads=1)
+    path = str(tmp_path / "none.parquet")
+    pq.write_table(pa.table(columns_of(0, wide=pa.array([], pa.int64()))), path)
+    with pytest.raises(InputError, match=r"1 parquet file\(s\) hold no rows"):
+        open_parquet_files([path], spec_columns(SPEC, with_display=False)[3:], threads=1)

@@ -1,0 +1,191 @@
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from models.embedding import FusedTable, LogicalTable, glorot_normal_rows, sum_by_row
+
+DIM = 2
+# Hotness 1, 1, 3, 3, 1, 2; a table of one row; columns in another order than the features, with a gap (columns 3, 4).
+TABLES = (
+    LogicalTable("page", 7, 12, 1),
+    LogicalTable("platform", 1, 0, 1),
+    LogicalTable("topics", 5, 5, 3),
+    LogicalTable("entities", 4, 9, 3),
+    LogicalTable("ad", 3, 8, 1),
+    LogicalTable("words", 2, 1, 2),
+)
+
+
+def make_table(combiner="sum", *, sum_features=False, tables=TABLES, dim=DIM, seed=0):
+    """A fused table of random rows, and the rows of each feature as float64 arrays."""
+    fused = FusedTable(tables, dim, combiner=combiner, group="deep", sum_features=sum_features, name="table")
+    rng = np.random.default_rng(seed)
+    rows = {table.name: rng.standard_normal((table.rows, dim)).astype("f4") for table in tables}
+    fused.variable.assign(np.concatenate([*rows.values(), np.zeros((1, dim), "f4")]))
+    return fused, {name: values.astype("f8") for name, values in rows.items()}
+
+
+def make_ids(rows=40, *, absent=0.35, tables=TABLES, dtype="i4", seed=1):
+    """Packed ids with absent ones in any place; the first row has none at all, the second all of them."""
+    rng = np.random.default_rng(seed)
+    ids = np.full((rows, 13), 77, dtype)  # a column of no feature must not be read
+    for table in tables:
+        columns = slice(table.column, table.column + table.hotness)
+        ids[:, columns] = rng.integers(0, table.rows, (rows, table.hotness))
+        ids[:, columns][rng.random((rows, table.hotness)) < absent] = -1
+        ids[0, columns] = -1
+        ids[1, columns] = rng.integers(0, table.rows, table.hotness)
+    return ids
+
+
+def pooled(weights, ids, combiner, *, sum_features=False, tables=TABLES):
+    """What a lookup means, written as loops over single ids."""
+    features = []
+    for table in tables:
+        values = np.zeros((len(ids), weights[table.name].shape[1]))
+        for row in range(len(ids)):
+            present = [i for i in ids[row, table.column : table.column + table.hotness] if i >= 0]
+            for i in present:
+                values[row] += weights[table.name][i]
+            if combiner == "mean" and present:
+                values[row] /= len(present)
+        features.append(values)
+    return sum(features) if sum_features else np.concatenate(features, axis=1)
+
+
+def dense(slices):
+    """Slices as a float64 array; fails where a row occurs twice."""
+    rows, values = slices.indices.numpy(), slices.values.numpy()
+    assert len(np.unique(rows)) == len(rows) and values.dtype == np.float32
+    total = np.zeros(slices.dense_shape.numpy())
+    total[rows] = values
+    return total
+
+
+COMBINERS = pytest.mark.parametrize("combiner", ["sum", "mean"])
+SUM_FEATURES = pytest.mark.parametrize("sum_features", [False, True])
+
+
+@COMBINERS
+@SUM_FEATURES
+@pytest.mark.parametrize("dtype", ["i4", "i8"])
+def test_lookup_equals_loops_over_ids(combiner, sum_features, dtype):
+    fused, weights = make_table(combiner, sum_features=sum_features)
+    ids = make_ids(dtype=dtype)
+    found = fused(tf.constant(ids)).numpy()
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, pooled(weights, ids, combiner, sum_features=sum_features), rtol=0, atol=2e-6)
+    assert not found[0].any()  # all absent
+
+
+@COMBINERS
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_an_absent_id_counts_for_nothing_in_any_place(combiner, place):
+    tables = (LogicalTable("topics", 5, 0, 3),)
+    fused, weights = make_table(combiner, tables=tables)
+    ids = np.array([[3, 1, 3]], "i4")
+    ids[0, place] = -1
+    others = [weights["topics"][i] for i in ids[0] if i >= 0]
+    wanted = np.sum(others, axis=0) / (2 if combiner == "mean" else 1)
+    np.testing.assert_allclose(fused(tf.constant(ids)).numpy()[0], wanted, rtol=0, atol=1e-6)
+
+
+def test_one_feature_alone_and_no_rows():
+    for hotness in (1, 3):
+        tables = (LogicalTable("topics", 5, 0, hotness),)
+        fused, _ = make_table("mean", tables=tables)
+        ids = tf.zeros((0, hotness), tf.int32)
+        assert fused(ids).shape == (0, DIM)
+        slices = fused.row_gradients(ids, tf.zeros((0, DIM)))
+        assert slices.values.shape == (0, DIM) and slices.dense_shape.numpy().tolist() == [6, DIM]
+
+
+@COMBINERS
+@SUM_FEATURES
+def test_row_gradients_equal_differences_and_the_tape(combiner, sum_features):
+    fused, weights = make_table(combiner, sum_features=sum_features)
+    ids = make_ids()
+    width = DIM if sum_features else DIM * len(TABLES)
+    upstream = np.random.default_rng(2).standard_normal((len(ids), width)).astype("f4")
+    gradient = dense(fused.row_gradients(tf.constant(ids), tf.constant(upstream)))
+
+    # A lookup is linear in the table, so a difference of any size is the derivative.
+    differences = []
+    for table in TABLES:
+        for row in range(table.rows):
+            for column in range(DIM):
+                moved = {name: np.zeros_like(values) for name, values in weights.items()}
+                moved[table.name][row, column] = 1.0
+                differences.append(np.sum(upstream * pooled(moved, ids, combiner, sum_features=sum_features)))
+    differences = np.reshape(differences, (-1, DIM))
+    np.testing.assert_allclose(gradient[:-1], differences, rtol=0, atol=1e-5)
+    assert not gradient[-1].any()
+
+    with tf.GradientTape() as tape:
+        total = tf.reduce_sum(fused(tf.constant(ids)) * upstream)
+    taped = tf.convert_to_tensor(tape.gradient(total, fused.variable)).numpy()
+    np.testing.assert_allclose(gradient[:-1], taped[:-1], rtol=0, atol=1e-5)
+    assert np.abs(taped[-1]).max() > 0.1  # which is why the gradient of absent ids has to be dropped
+
+
+def test_equal_rows_are_added_up():
+    values = np.array([[1.0, 2.0], [10.0, 20.0], [100.0, 200.0], [1000.0, 2000.0]], "f4")
+    slices = sum_by_row(tf.constant([4, 0, 4, 5]), tf.constant(values), 5, tf.TensorShape([6, 2]))
+    assert dense(slices).tolist() == [[10, 20], [0, 0], [0, 0], [0, 0], [101, 202], [0, 0]]
+
+
+@COMBINERS
+@SUM_FEATURES
+@pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan])
+def test_a_gradient_that_is_not_finite_stays_out_of_the_padding_row(combiner, sum_features, bad):
+    fused, _ = make_table(combiner, sum_features=sum_features)
+    ids = make_ids()
+    upstream = np.ones((len(ids), DIM if sum_features else DIM * len(TABLES)), "f4")
+    upstream[0] = bad  # the row whose ids are all absent
+    gradient = dense(fused.row_gradients(tf.constant(ids), tf.constant(upstream)))
+    assert np.isfinite(gradient).all() and gradient[:-1].any() and not gradient[-1].any()
+
+    upstream[1] = bad  # of present ids it must be seen
+    assert not np.isfinite(dense(fused.row_gradients(tf.constant(ids), tf.constant(upstream)))[:-1]).all()
+
+
+def test_initial_rows_depend_on_seed_and_feature_alone():
+    def rows_of(name, tables, seed):
+        fused = FusedTable(tables, 4, combiner="sum", group="deep", name="table")
+        fused.initialize_rows(seed)
+        assert not fused.variable.numpy()[-1].any()
+        start = fused.row_offsets[name]
+        return fused.variable.numpy()[start : start + 7]
+
+    page, other = LogicalTable("page", 7, 0, 1), LogicalTable("other", 7, 1, 3)
+    alone = rows_of("page", (page,), 3)
+    keras.utils.set_random_seed(99)
+    assert rows_of("page", (other, page), 3).tobytes() == alone.tobytes()
+    assert rows_of("page", (page, other), 3).tobytes() == alone.tobytes()
+    assert np.abs(rows_of("other", (other, page), 3) - alone).max() > 0.1
+    assert np.abs(rows_of("page", (page,), 4) - alone).max() > 0.1
+    assert alone.tobytes() == glorot_normal_rows("page", 7, 4, 3).numpy().tobytes()
+
+
+def test_initial_rows_are_distributed_as_those_of_keras():
+    rows, dim = 20000, 16
+    ours = glorot_normal_rows("page", rows, dim, 0).numpy().ravel()
+    keras_own = keras.initializers.GlorotNormal(seed=1)((rows, dim)).numpy().ravel()
+    wanted = np.sqrt(2 / (rows + dim))
+    # The standard error of a standard deviation of n values is below 1 / sqrt(2 n) of it: 0.13 % here.
+    assert abs(ours.std() / wanted - 1) < 0.006
+    assert abs(ours.mean()) < 0.01 * wanted
+    levels = [0.001, 0.05, 0.25, 0.5, 0.75, 0.95, 0.999]
+    np.testing.assert_allclose(np.quantile(ours, levels), np.quantile(keras_own, levels), atol=0.03 * wanted)
+    np.testing.assert_allclose([ours.min(), ours.max()], [keras_own.min(), keras_own.max()], rtol=0.01)
+
+
+def test_a_table_is_float32_whatever_the_policy(half_precision):
+    fused, _ = make_table()
+    assert fused.variable.dtype == tf.float32
+    assert fused(tf.constant(make_ids())).dtype == tf.float32
+
+
+def test_ids_per_sample():
+    assert make_table()[0].ids_per_sample() == 1 + 1 + 3 + 3 + 1 + 2

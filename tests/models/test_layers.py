@@ -1,0 +1,123 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from models.layers import MLP, SeededDropout
+
+ROWS, UNITS = 200, 501  # an odd width
+SIZE = ROWS * UNITS
+
+
+def mask_of(seed, *, rate=0.3, rows=ROWS, units=UNITS):
+    """True where a unit is kept."""
+    dropped = SeededDropout(rate)(tf.ones((rows, units)), seed=tf.constant(seed), training=True).numpy()
+    kept = dropped != 0
+    np.testing.assert_allclose(dropped[kept], 1 / (1 - rate), rtol=1e-4)  # the rate is rounded to 16 bits
+    return kept
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.3, 0.5, 0.9])
+def test_drop_rate_and_mean(rate):
+    kept = mask_of([1, 2], rate=rate)
+    deviations = 5 * np.sqrt(rate * (1 - rate) / SIZE)
+    assert abs(kept.mean() - (1 - rate)) < deviations
+    inputs = tf.fill((ROWS, UNITS), 2.0)
+    mean = SeededDropout(rate)(inputs, seed=tf.constant([3, 4]), training=True).numpy().mean()
+    assert abs(mean - 2) < 2 * deviations / (1 - rate)
+
+
+def test_units_and_rows_are_dropped_independently():
+    kept = mask_of([1, 2], rate=0.5).astype("f8") - 0.5
+    limit = 5 * 0.25 / np.sqrt(SIZE)
+    assert abs((kept[:, :-1] * kept[:, 1:]).mean()) < limit  # both halves of a word
+    assert abs((kept[:, :-2] * kept[:, 2:]).mean()) < limit
+    assert abs((kept[:-1] * kept[1:]).mean()) < limit
+    assert np.abs(kept.mean(axis=0)).max() < 5 * 0.5 / np.sqrt(ROWS)  # the last, odd column too
+    assert np.abs(kept.mean(axis=1)).max() < 5 * 0.5 / np.sqrt(UNITS)
+
+
+@pytest.mark.parametrize("units", [1, 2, 5, 8])
+def test_any_width(units):
+    assert abs(mask_of([0, 0], rate=0.5, rows=4000, units=units).mean() - 0.5) < 5 * 0.5 / np.sqrt(4000 * units)
+
+
+def test_the_seed_alone_decides():
+    again = [mask_of([5, 6]) for _ in range(2)]
+    assert (again[0] == again[1]).all()
+    agreement = 0.7**2 + 0.3**2  # of independent masks
+    for other in ([5, 7], [6, 6], [6, 5], [5, 6 + 2**20]):
+        assert abs((again[0] == mask_of(other)).mean() - agreement) < 0.01
+
+
+def test_xla_draws_the_same_mask():
+    layer = SeededDropout(0.3)
+    compiled = tf.function(lambda x, seed: layer(x, seed=seed, training=True), jit_compile=True, autograph=False)
+    for seed in ([5, 6], [2**31 - 1, 7]):
+        assert ((compiled(tf.ones((ROWS, UNITS)), tf.constant(seed)) != 0).numpy() == mask_of(seed)).all()
+
+
+def test_nothing_is_dropped_in_evaluation():
+    inputs = tf.random.stateless_normal((9, 5), (0, 0))
+    assert (SeededDropout(0.9)(inputs, seed=tf.constant([0, 0])).numpy() == inputs.numpy()).all()
+    assert (SeededDropout(0.0)(inputs, seed=tf.constant([0, 0]), training=True).numpy() == inputs.numpy()).all()
+
+
+def test_gradients_pass_where_units_are_kept_and_only_there():
+    inputs = tf.Variable(tf.ones((9, 5)))
+    with tf.GradientTape() as tape:
+        outputs = SeededDropout(0.5)(inputs, seed=tf.constant([1, 1]), training=True)
+    assert tape.gradient(outputs, inputs).numpy().tolist() == outputs.numpy().tolist()
+
+
+@pytest.mark.parametrize("rate", [-0.1, 1.0, 1.5])
+def test_an_impossible_rate_is_refused(rate):
+    with pytest.raises(ValueError, match=f"at least 0 and below 1, got {rate}"):
+        SeededDropout(rate)
+
+
+def test_no_layer_of_any_step_shares_a_mask(monkeypatch):
+    seeds = []
+    call = SeededDropout.call
+
+    def recording(self, inputs, seed, training=False):
+        seeds.append(tuple(seed.numpy().tolist()))
+        return call(self, inputs, seed, training)
+
+    monkeypatch.setattr(SeededDropout, "call", recording)
+    mlp = MLP(2, (3, 3, 3), dropout=0.5)
+    for rank_seed in (7, 8):
+        for step in range(6):
+            mlp(tf.ones((1, 2)), seed=tf.constant([rank_seed, step]), training=True)
+    assert len(seeds) == len(set(seeds)) == 2 * 6 * 3
+
+
+def test_mlp_equals_numpy_and_drops_after_every_layer():
+    mlp = MLP(4, (6, 3), dropout=0.5, seed=1)
+    inputs = np.random.default_rng(0).standard_normal((50, 4)).astype("f4")
+    kernels = [v.numpy().astype("f8") for v in mlp.trainable_variables]
+    hidden = np.maximum(inputs @ kernels[0] + kernels[1], 0)
+    wanted = np.maximum(hidden @ kernels[2] + kernels[3], 0)
+    seed = tf.constant([0, 0])
+    np.testing.assert_allclose(mlp(inputs, seed=seed).numpy(), wanted, atol=1e-5)
+    assert mlp.output_width == 3
+    trained = mlp(inputs, seed=seed, training=True).numpy()
+    # Where the last layer dropped a unit that was on, there is a zero; where it did not, what the first layer's
+    # dropped units brought is missing.
+    on = wanted > 0.01
+    assert 0.2 < (trained[on] == 0).mean() < 0.8
+    kept = on & (trained != 0)
+    assert np.median(np.abs(trained[kept] / (2 * wanted[kept]) - 1)) > 0.05
+
+
+def test_mlp_without_layers_passes_its_input_on():
+    mlp = MLP(4, ())
+    inputs = tf.ones((2, 4))
+    assert mlp.output_width == 4
+    assert (mlp(inputs, seed=tf.constant([0, 0]), training=True).numpy() == 1).all()
+
+
+def test_mlp_computes_in_the_policy_and_keeps_float32_kernels(half_precision):
+    mlp = MLP(4, (6, 3), dropout=0.5)
+    half = half_precision.removeprefix("mixed_")
+    assert mlp(tf.ones((2, 4)), seed=tf.constant([0, 0]), training=True).dtype == half
+    assert {v.dtype for v in mlp.trainable_variables} == {"float32"}
