@@ -220,7 +220,7 @@ class BatchStream:
             2 * window_rows * (layout.row_bytes + (0 if evaluation else 4))  # 4: which batch the row is in
             + largest_group * 8 * values
             + threads * task_bytes(layout)
-            + (_PREFETCH_BATCHES + 4) * self._run_batches * local_batch_size * (layout.row_bytes + 4)
+            + (2 * self._run_batches + _PREFETCH_BATCHES + 2) * local_batch_size * (layout.row_bytes + 4)
         )
 
     def arrays(self) -> Iterator[dict[str, np.ndarray]]:

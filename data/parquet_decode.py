@@ -227,7 +227,11 @@ def _one_array(chunked: pa.ChunkedArray) -> pa.Array:
 
 
 def _list_layout(array: pa.Array) -> tuple[np.ndarray, np.ndarray, pa.Array]:
-    """Start in the child array and length of each row's list (0 for null), and the child array."""
+    """Start in the child array and length of each row's list, and the child array.
+
+    A null list has length 0, because parquet stores no children for it (and so pyarrow reads no fixed-size lists with
+    nulls among them).
+    """
     children = array.values
     if pa.types.is_fixed_size_list(array.type):
         size = array.type.list_size
@@ -236,6 +240,4 @@ def _list_layout(array: pa.Array) -> tuple[np.ndarray, np.ndarray, pa.Array]:
     else:
         offsets = array.offsets.to_numpy().astype(np.int64)
         starts, lengths = offsets[:-1], np.diff(offsets)
-    if array.null_count:
-        lengths[array.is_null().to_numpy(zero_copy_only=False)] = 0
     return starts, lengths, children

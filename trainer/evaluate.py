@@ -20,6 +20,7 @@ class Figures:
       map_at_12: over displays with a click; None without display ids.
       displays, displays_without_click: how many displays there are of both kinds; None without display ids.
       rows: rows scored.
+      ids_cut: feature -> ids beyond its max_hotness, which were not read.
     """
 
     log_loss: float
@@ -30,6 +31,7 @@ class Figures:
     displays: int | None
     displays_without_click: int | None
     rows: int
+    ids_cut: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
 
 class Scoreboard:
@@ -98,12 +100,22 @@ def evaluate(
     """
     in_order = with_map and displays_are_sorted(rows, comm)
 
-    def score() -> Scoreboard:
+    def score() -> tuple[Scoreboard, dict[str, int]]:
         board = Scoreboard(with_map=with_map, sorted_by_display=in_order)
         with rows.eval_stream(global_batch_size=global_batch_size, rank=comm.rank, world_size=comm.size) as stream:
             for batch in stream:
                 board.update(batch, eval_step(batch))
-        return board
+        return board, stream.counts["ids_cut"]
 
     # No rank talks to another while it scores, so bad values on one of them can wait until all have finished.
-    return agree(comm, score).compute(comm)
+    board, ids_cut = agree(comm, score)
+    return dataclasses.replace(board.compute(comm), ids_cut=sum_counts(ids_cut, comm))
+
+
+def sum_counts(counts: Mapping[str, int], comm: SingleProcess) -> dict[str, int]:
+    """Counts by name, added up over the ranks, which must all call it."""
+    total: dict[str, int] = {}
+    for of_rank in comm.allgather_object(dict(counts)):
+        for name, count in of_rank.items():
+            total[name] = total.get(name, 0) + count
+    return total

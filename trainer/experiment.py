@@ -2,36 +2,28 @@
 
 import dataclasses
 import os
-import signal
 import sys
-import uuid
-from collections.abc import Callable
-
-import numpy as np
+from collections.abc import Callable, Mapping
 
 from data import synthetic
 from data.errors import InputError
 from data.feature_spec import TEST, TRAIN, FeatureSpec
-from data.input_pipeline import ParquetInput
+from data.input_pipeline import BatchStream, ParquetInput
 from data.row_plan import shard_strata
-from models.registry import build_model, embedding_dims
-from trainer import benchmark, checkpoint, machine
+from models.wide_deep import WideDeep
+from trainer import benchmark, machine
+from trainer.announcement import first_line
+from trainer.assembly import make_model, make_state, make_step
 from trainer.config import RunConfig
 from trainer.distributed import SingleProcess, agree
-from trainer.evaluate import Figures, Scoreboard, displays_are_sorted, evaluate
-from trainer.optimizers import Ftrl, RMSprop, default_decay_step, warmup_then_steps_down
+from trainer.evaluate import Figures, Scoreboard, displays_are_sorted, evaluate, sum_counts
 from trainer.records import Identity, Record, render_table
-from trainer.reduction import Reduction, choose_method
+from trainer.resume import Checkpoints, data_position
 from trainer.runtime import Surroundings
-from trainer.state import TrainState, dense_weights, table_views
-from trainer.steps import make_eval_step, make_train_step
-from trainer.train import SignalledBatches, train, validation_figures
+from trainer.state import dense_weights
+from trainer.steps import make_eval_step
+from trainer.train import SignalledBatches, StopSignal, train, validation_figures
 from trainer.writers import NullWriter, make_writer
-
-_PROJECT_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-
-# A restored run reads on where it stopped only if these are what they were.
-_POSITION_SETTINGS = ("seed", "global_batch_size", "shuffle_buffer_rows")
 
 
 class Experiment:
@@ -69,11 +61,12 @@ class Experiment:
         """Trains, evaluating and saving on the way."""
         config, comm = self._config, self._comm
         train_rows, eval_rows = self._rows(TRAIN), self._rows(TEST)
-        state = self._new_state(train_rows)
-        first_step, run_id = self._restore_state(state, train_rows)
+        state = make_state(config, self._model())
+        checkpoints, position = self._checkpoints(), data_position(config, train_rows)
+        first_step = checkpoints.resume(state, position) if config.mode.use_checkpoint else 0
         comm.broadcast_variables(state.variables())
         eval_step = make_eval_step(state.model, xla=config.device.xla)
-        stop = _StopSignal()
+        stop = StopSignal()
         with stop, self._train_stream(train_rows, first_step) as stream:
             epoch = stream.steps_per_epoch
             last_step = config.training.num_epochs * epoch
@@ -83,7 +76,7 @@ class Experiment:
                 writer.write_parameters(config.flat())
                 outcome = train(
                     comm=comm,
-                    train_step=self._train_step(state, train_rows, stream.local_batch_size, epoch),
+                    train_step=make_step(config, comm, state, epoch),
                     batches=SignalledBatches(stream),
                     global_batch_size=config.training.global_batch_size,
                     first_step=first_step,
@@ -92,7 +85,7 @@ class Experiment:
                     log_every_steps=config.training.log_every_steps,
                     checkpoint_every_steps=config.training.checkpoint_every_steps,
                     evaluate=lambda: self._evaluate(eval_rows, eval_step),
-                    save=lambda step: self._save(state, step, run_id, train_rows),
+                    save=lambda step: checkpoints.save(state, step, position),
                     stop_requested=stop.requested,
                     writer=writer,
                 )
@@ -100,10 +93,15 @@ class Experiment:
                     outcome.steps * config.training.global_batch_size / outcome.seconds if outcome.steps else None
                 )
                 if outcome.figures is not None:
-                    writer.write_final({"train_throughput": samples_per_sec, **validation_figures(outcome.figures)})
-            notes = self._data_notes(stream)
+                    throughput = {} if samples_per_sec is None else {"train_throughput": samples_per_sec}
+                    writer.write_final(throughput | validation_figures(outcome.figures))
+            notes = self._training_notes(stream)
+        if outcome.figures is not None:
+            notes += self._cut_notes(outcome.figures.ids_cut, "evaluation")
         if outcome.stopped:
             notes.append(f"Stopped by a signal after step {outcome.step}; --use_checkpoint goes on from there.")
+            if outcome.figures is not None:
+                notes.append("Accuracy is that of the last evaluation before the signal.")
         elif outcome.steps == 0:
             notes.append(f"Nothing was left to train: the checkpoint is of step {first_step}.")
         return self._finish(
@@ -132,7 +130,7 @@ class Experiment:
                 **self._facts("inference", self._config.training.eval_batch_size),
                 distinct_rows=figures.rows,
                 **_record_figures(figures),
-                notes=self._weights_note(),
+                notes=(*self._weights_note(), *self._cut_notes(figures.ids_cut, "evaluation")),
             )
         )
 
@@ -140,14 +138,15 @@ class Experiment:
         """Times training steps."""
         config, comm = self._config, self._comm
         train_rows = self._rows(TRAIN)
-        state = self._new_state(train_rows)
-        first_step, _ = self._restore_state(state, train_rows)
+        state = make_state(config, self._model())
+        resumed = config.mode.use_checkpoint
+        first_step = self._checkpoints().resume(state, data_position(config, train_rows)) if resumed else 0
         comm.broadcast_variables(state.variables())
         with self._train_stream(train_rows, first_step) as stream, self._writer(config.mode.benchmark_steps) as writer:
             writer.write_parameters(config.flat())
             measured = benchmark.benchmark_training(
                 comm=comm,
-                train_step=self._train_step(state, train_rows, stream.local_batch_size, stream.steps_per_epoch),
+                train_step=make_step(config, comm, state, stream.steps_per_epoch),
                 stream=stream,
                 global_batch_size=config.training.global_batch_size,
                 warmup_steps=config.mode.benchmark_warmup_steps,
@@ -157,7 +156,7 @@ class Experiment:
             )
             writer.write_final({"train_throughput": measured.times.samples_per_sec, "loss": measured.loss})
             usable = stream.steps_per_epoch * config.training.global_batch_size
-            notes = self._data_notes(stream)
+            notes = self._training_notes(stream)
         skipped = first_step + config.mode.benchmark_steps - int(state.applied_steps.numpy())
         return self._finish(
             self._benchmark_record("training", config.training.global_batch_size, measured, usable, notes, skipped)
@@ -192,7 +191,8 @@ class Experiment:
             )
             final = {"validation_throughput": measured.times.samples_per_sec}
             writer.write_final(final if measured.figures is None else final | validation_figures(measured.figures))
-        notes = [*self._weights_note()]
+            cut = sum_counts(stream.counts["ids_cut"], comm)
+        notes = [*self._weights_note(), *self._cut_notes(cut, "evaluation")]
         if measured.figures is None:
             notes.append("No accuracy figures: the steps did not cover the evaluation rows once.")
         return self._finish(
@@ -208,96 +208,26 @@ class Experiment:
     def _with_map(self) -> bool:
         return self._spec.display is not None and not self._config.mode.disable_map_calculation
 
-    def _model(self):
-        model = self._config.model
-        dims = agree(self._comm, lambda: embedding_dims(self._spec, _sizes_file(model.embedding_sizes_file)))
-        return build_model(
-            model.model,
-            self._spec,
-            dims=dims,
-            hidden_units=model.deep_hidden_units,
-            dropout=model.deep_dropout,
-            combiner=model.combiner,
-            seed=self._config.training.seed,
-        )
+    def _model(self) -> WideDeep:
+        return agree(self._comm, lambda: make_model(self._config, self._spec))
 
     def _model_to_evaluate(self):
         """The model with the newest checkpoint's weights, or, without --use_checkpoint, its initial ones."""
         model = self._model()
-        weights = dense_weights(model)
         if self._config.mode.use_checkpoint:
-
-            def restore() -> None:
-                manifest = _newest(self._config.output.model_dir)
-                if manifest is None:
-                    raise InputError(
-                        f"{self._config.output.model_dir}: no checkpoint to evaluate: train first, or name another "
-                        "--model_dir"
-                    )
-                arrays, _, _ = checkpoint.restore(
-                    manifest,
-                    tables=table_views(model),
-                    dense={name: (v.shape, v.dtype.as_numpy_dtype) for name, v in weights.items()},
-                    spec_digest=self._spec.digest(),
-                    partial=True,
-                )
-                for name, array in arrays.items():
-                    weights[name].assign(array)
-
-            agree(self._comm, lambda: restore() if self._comm.rank == 0 else None)
-        self._comm.broadcast_variables([*weights.values(), *(table.variable for table in model.tables)])
+            self._checkpoints().restore_weights(model)
+        self._comm.broadcast_variables([*dense_weights(model).values(), *(table.variable for table in model.tables)])
         return model
 
-    def _new_state(self, train_rows: ParquetInput) -> TrainState:
-        training = self._config.training
-        wide_rate = training.linear_learning_rate * training.learning_rate_factor()
-        return TrainState(
-            self._model(),
-            {"wide": Ftrl(wide_rate), "deep": RMSprop(rho=0.5)},
-            dynamic_loss_scale=self._config.device.amp and self._config.device.amp_dtype == "float16",
+    def _checkpoints(self) -> Checkpoints:
+        return Checkpoints(
+            self._config.output.model_dir,
+            self._comm,
+            spec_digest=self._spec.digest(),
+            precision=self._config.device.precision,
         )
 
-    def _train_step(self, state: TrainState, train_rows: ParquetInput, local_batch_size: int, steps_per_epoch: int):
-        training, device, comm = self._config.training, self._config.device, self._comm
-        factor = training.learning_rate_factor()
-        num_steps = training.num_epochs * steps_per_epoch
-        warmup = training.deep_warmup_steps
-        if warmup is None:
-            warmup = round(training.deep_warmup_epochs * steps_per_epoch)
-        decay = training.deep_decay_step
-        if decay is None:
-            decay = default_decay_step(warmup, num_steps)
-        # The same choice on every rank, whose batches can differ by a row.
-        largest = -(-training.global_batch_size // comm.size) + 1
-        methods = tuple(
-            choose_method(
-                ids_per_rank=largest * table.ids_per_sample(),
-                table_rows=table.padding_row,
-                dim=table.dim,
-                world_size=comm.size,
-                value_bytes=2 if device.fp16_compression else 4,
-            )
-            if device.table_reduction == "auto"
-            else device.table_reduction
-            for table in state.model.tables
-        )
-        wide_rate = state.optimizers["wide"].learning_rate
-        return make_train_step(
-            state,
-            reduction=Reduction(comm, methods, half=device.fp16_compression),
-            schedules={
-                "wide": lambda step: np.float32(wide_rate),
-                "deep": lambda step: warmup_then_steps_down(
-                    training.deep_learning_rate * factor, warmup_steps=warmup, decay_step=decay, step=step
-                ),
-            },
-            global_batch_size=training.global_batch_size,
-            # Ranks drop different units; ranks of one run never share a seed with those of the next.
-            seed=(training.seed * 65537 + comm.rank) % 2**31,
-            xla=device.xla,
-        )
-
-    def _train_stream(self, rows: ParquetInput, first_step: int):
+    def _train_stream(self, rows: ParquetInput, first_step: int) -> BatchStream:
         config, comm = self._config, self._comm
         return agree(
             comm,
@@ -333,70 +263,6 @@ class Experiment:
                 total_steps=total_steps,
             ),
         )
-
-    # Checkpoints. Rank 0 reads and writes them; the broadcast before the first step brings what it read to the others.
-
-    def _restore_state(self, state: TrainState, train_rows: ParquetInput) -> tuple[int, str]:
-        """The step to go on from and the name of the run."""
-        found: list[tuple[int, str]] = [(0, uuid.uuid4().hex[:12])]
-
-        def restore() -> None:
-            if self._comm.rank != 0 or not self._config.mode.use_checkpoint:
-                return
-            directory = self._config.output.model_dir
-            manifest = _newest(directory)
-            if manifest is None:
-                print(f"no checkpoint in {directory}: training begins at step 0", flush=True)
-                return
-            self._check_position(manifest, train_rows)
-            variables = state.dense_variables()
-            arrays, _, step = checkpoint.restore(
-                manifest,
-                tables=state.checkpoint_tables(),
-                dense={name: (v.shape, v.dtype.as_numpy_dtype) for name, v in variables.items()},
-                spec_digest=self._spec.digest(),
-            )
-            for name, array in arrays.items():
-                variables[name].assign(array)
-            print(f"restored {manifest.path}: training goes on at step {step}", flush=True)
-            found[0] = (step, manifest.run_id)
-
-        agree(self._comm, restore)
-        return self._comm.allgather_object(found[0])[0]
-
-    def _check_position(self, manifest: checkpoint.Manifest, train_rows: ParquetInput) -> None:
-        saved = manifest.scalars
-        now = {**{name: self._config.flat()[name] for name in _POSITION_SETTINGS}, "train_rows": train_rows.num_rows}
-        for name, value in now.items():
-            if saved.get(name) != value:
-                remedy = "the same dataset" if name == "train_rows" else f"--{name}={saved.get(name)}"
-                raise InputError(
-                    f"{manifest.path}: the checkpoint was trained with {name} {saved.get(name)} and this run has "
-                    f"{value}, so it cannot go on at the same rows: give {remedy}, or train without --use_checkpoint"
-                )
-
-    def _save(self, state: TrainState, step: int, run_id: str, train_rows: ParquetInput) -> None:
-        def write() -> None:
-            if self._comm.rank != 0:
-                return
-            settings = self._config.flat()
-            checkpoint.save(
-                self._config.output.model_dir,
-                checkpoint.State(
-                    step=step,
-                    tables=state.checkpoint_tables(),
-                    dense={name: variable.numpy() for name, variable in state.dense_variables().items()},
-                    scalars={
-                        **{name: settings[name] for name in _POSITION_SETTINGS},
-                        "train_rows": train_rows.num_rows,
-                        "world_size": self._comm.size,
-                    },
-                    spec_digest=self._spec.digest(),
-                ),
-                run_id=run_id,
-            )
-
-        agree(self._comm, write)
 
     # Records.
 
@@ -455,47 +321,20 @@ class Experiment:
     def _weights_note(self) -> tuple[str, ...]:
         return () if self._config.mode.use_checkpoint else ("Untrained weights: --use_checkpoint was not given.",)
 
-    def _data_notes(self, stream) -> list[str]:
-        """What the reader of figures must know of the rows, over all ranks."""
-        cut: dict[str, int] = {}
-        for counts in self._comm.allgather_object(dict(stream.counts["ids_cut"])):
-            for name, count in counts.items():
-                cut[name] = cut.get(name, 0) + count
-        notes = [
-            f"{count:,} ids of '{name}' were cut: rows held more than its max_hotness of "
-            f"{self._spec.features[name].max_hotness}."
-            for name, count in cut.items()
-            if count
-        ]
+    def _training_notes(self, stream: BatchStream) -> list[str]:
+        """What the reader of figures must know of the training rows, over all ranks."""
+        notes = self._cut_notes(sum_counts(stream.counts["ids_cut"], self._comm), "training")
         if stream.dropped_rows:
             notes.append(f"{stream.dropped_rows:,} training rows that fill no batch were left out of every epoch.")
         return notes
 
-
-def first_line(config: RunConfig, comm: SingleProcess, surroundings: Surroundings) -> str:
-    """Says in one line what runs on what, and what is not as it was asked for."""
-    training, mode, device = config.training, config.mode, config.device
-    doing = ("benchmark of " if mode.benchmark else "") + ("evaluation" if mode.evaluate else "training")
-    batch = training.eval_batch_size if mode.evaluate else training.global_batch_size
-    low, high = batch // comm.size, -(-batch // comm.size)
-    factor = training.learning_rate_factor()
-    precision = device.precision
-    if device.amp and not surroundings.device.has_gpu:
-        precision += " (emulated on a CPU: slower than float32)"
-    parts = [
-        f"{doing} of {config.model.model}" if not mode.benchmark else f"{doing}, {config.model.model}",
-        surroundings.device.description,
-        precision + (", XLA" if device.xla else ""),
-        f"{comm.size} rank{'s' if comm.size > 1 else ''} ({comm.description})",
-        f"batch {batch} global, {low if low == high else f'{low} to {high}'} per rank",
-        f"learning rates: wide {training.linear_learning_rate * factor:g}, "
-        f"deep {training.deep_learning_rate * factor:g}",
-    ]
-    if surroundings.fell_back:
-        parts.append("fell back: " + ", ".join(surroundings.fell_back))
-    if surroundings.without_effect:
-        parts.append("without effect here: " + ", ".join(surroundings.without_effect))
-    return " | ".join(parts)
+    def _cut_notes(self, ids_cut: Mapping[str, int], source: str) -> list[str]:
+        return [
+            f"{count:,} ids of '{name}' were cut: {source} rows held more than its max_hotness of "
+            f"{self._spec.features[name].max_hotness}."
+            for name, count in ids_cut.items()
+            if count
+        ]
 
 
 def open_spec(config: RunConfig) -> FeatureSpec:
@@ -521,41 +360,11 @@ def open_spec(config: RunConfig) -> FeatureSpec:
     return FeatureSpec.from_yaml(path)
 
 
-class _StopSignal:
-    """While entered, SIGTERM asks the training loop to stop instead of killing the process."""
-
-    def __init__(self):
-        self._requested = False
-        self._before = None
-
-    def requested(self) -> bool:
-        return self._requested
-
-    def __enter__(self) -> "_StopSignal":
-        self._before = signal.signal(signal.SIGTERM, self._request)
-        return self
-
-    def __exit__(self, *_) -> None:
-        signal.signal(signal.SIGTERM, self._before)
-
-    def _request(self, *_) -> None:
-        self._requested = True
-
-
-def _newest(directory: str) -> checkpoint.Manifest | None:
-    return checkpoint.latest(directory)
-
-
-def _sizes_file(path: str) -> str:
-    """The file as named, or as named from the project's folder, so that the default works from anywhere."""
-    return path if os.path.exists(path) else os.path.join(_PROJECT_ROOT, path)
-
-
 def _record_figures(figures: Figures | None) -> dict:
     if figures is None:
         return {}
     fields = dataclasses.asdict(figures)
-    del fields["rows"]
+    del fields["rows"], fields["ids_cut"]
     return fields
 
 

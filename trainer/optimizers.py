@@ -5,6 +5,7 @@ they are for dense ones. Here only touched rows are read and written, and the re
 """
 
 import abc
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -16,9 +17,6 @@ class RowOptimizer(abc.ABC):
 
     Slots are made once per variable by `create_slots`, before the first step, so that they can be broadcast and saved.
     """
-
-    # Slots of a table beside the weights: name -> (per-row scalar instead of a full row, dtype).
-    row_slots: dict[str, tuple[bool, tf.DType]]
 
     def __init__(self):
         self._slots: dict[int, dict[str, tf.Variable]] = {}
@@ -148,9 +146,9 @@ class Ftrl(RowOptimizer):
           l1, l2: penalties, at least 0. There is no shrinkage: it makes a row without a gradient move.
         """
         super().__init__()
-        if not isinstance(learning_rate, float) or not learning_rate > 0:
+        if not isinstance(learning_rate, float) or not 0 < learning_rate < math.inf:
             raise ValueError(f"FTRL on rows needs a constant learning rate above 0, got {learning_rate!r}")
-        if l1 < 0 or l2 < 0 or initial_accumulator <= 0:
+        if not (l1 >= 0 and l2 >= 0 and initial_accumulator > 0):
             raise ValueError(
                 f"FTRL needs l1, l2 >= 0 and an initial accumulator > 0, got {l1}, {l2}, {initial_accumulator}"
             )

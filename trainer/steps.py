@@ -32,14 +32,15 @@ def make_train_step(
     seed: int,
     xla: bool = False,
 ) -> tf.types.experimental.PolymorphicFunction:
-    """Makes `train_step(batch, signals) -> figures`.
+    """Makes `train_step(batch, signals, step) -> figures`.
 
     The batch has this rank's rows of a global batch: `ids` (rows, hotness), `numerical` (rows, n), `labels` (rows,).
     The loss is the sum of the rows' cross-entropies over `global_batch_size`, so ranks whose local batches differ by a
     row still add up to the mean over the global batch.
 
     `signals` is a float32 vector that is summed over ranks: by it all ranks learn in the same step that one of them
-    was asked to stop or cannot go on.
+    was asked to stop or cannot go on. `step` is the scalar int32 number of the step, skipped ones counted; it decides
+    the dropout masks.
 
     Figures, all scalars but the last: `loss` (mean over the global batch, all ranks), `skipped` (float32, 1 where a
     gradient was not finite on some rank and no rank changed a weight), `wire_bytes` (int64, handed to collectives by

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import signal
 import time
 from collections.abc import Callable
 
@@ -35,6 +36,27 @@ class Outcome:
     stopped: bool
     seconds: float
     steps: int
+
+
+class StopSignal:
+    """While entered, SIGTERM asks the training loop to stop instead of killing the process."""
+
+    def __init__(self):
+        self._requested = False
+        self._before = None
+
+    def requested(self) -> bool:
+        return self._requested
+
+    def __enter__(self) -> "StopSignal":
+        self._before = signal.signal(signal.SIGTERM, self._request)
+        return self
+
+    def __exit__(self, *_) -> None:
+        signal.signal(signal.SIGTERM, self._before)
+
+    def _request(self, *_) -> None:
+        self._requested = True
 
 
 class SignalledBatches:
@@ -121,7 +143,7 @@ def train(
         writer.step_done()
         epoch_ends = step % steps_per_epoch == 0
         saves = checkpoint_every_steps is not None and step % checkpoint_every_steps == 0
-        logs = (step - first_step) % log_every_steps == 0
+        logs = step % log_every_steps == 0
         pauses = epoch_ends or saves or logs or step == last_step
         # Reading a step's signals waits for that step. Elsewhere those of the step before are read, which the device
         # has done by now; every rank reads the same values at the same step, so all stop at the same one.
@@ -129,10 +151,10 @@ def train(
         pending = out["signals"]
         batches.raise_together(seen.numpy(), comm)
         stopped = bool(seen.numpy()[STOP])
-        if logs or epoch_ends or step == last_step or stopped:
+        if pauses or stopped:
             loss = float(out["loss"])
             if not math.isfinite(loss) and not float(out["skipped"]):
-                # Summed over ranks, so all of them come here.
+                # Summed over ranks, so all of them come here; and before anything is saved.
                 raise InputError(
                     f"the loss of step {step} is {loss}: lower --deep_learning_rate and --linear_learning_rate, or "
                     "look for extreme numerical features in the data"

@@ -121,7 +121,9 @@ def prepare(
         spec.to_yaml(os.path.join(partial, SPEC_FILE))
         os.rename(partial, output)
     except OSError as error:
-        raise InputError(f"{output}: cannot write the dataset: {error.strerror or error}; name another folder") from error
+        raise InputError(
+            f"{output}: cannot write the dataset: {error.strerror or error}; name another folder"
+        ) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return FeatureSpec.from_yaml(os.path.join(output, SPEC_FILE))
@@ -138,7 +140,9 @@ def join(input_dir: str) -> tuple[pd.DataFrame, dict[str, int]]:
     path = os.path.join(input_dir, "clicks_train.csv")
     for name in (DISPLAY, "ad_id", LABEL):
         if clicks[name].isna().any():
-            raise InputError(f"{path}: {name} is missing on {clicks[name].isna().sum()} rows; every click row needs one")
+            raise InputError(
+                f"{path}: {name} is missing on {clicks[name].isna().sum()} rows; every click row needs one"
+            )
     if not clicks[LABEL].between(0, 1).all():
         raise InputError(f"{path}: {LABEL} must be 0 or 1, got {clicks[LABEL][~clicks[LABEL].between(0, 1)].iloc[0]}")
     per_display = clicks.groupby(DISPLAY)[LABEL].sum()
@@ -219,10 +223,14 @@ def summary(spec: FeatureSpec) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns the exit code."""
-    parser = _Parser(prog="python -m data.outbrain.sample", description="Turns a sample of Outbrain clicks into parquet.")
+    parser = _Parser(
+        prog="python -m data.outbrain.sample", description="Turns a sample of Outbrain clicks into parquet."
+    )
     parser.add_argument("--input", required=True, metavar="DIR", help="folder of the raw CSV files")
     parser.add_argument("--output", required=True, metavar="DIR", help="folder to write; must not exist or be empty")
-    parser.add_argument("--seed", type=int, default=DEFAULT_SEED, metavar="S", help="of the split (default: %(default)s)")
+    parser.add_argument(
+        "--seed", type=int, default=DEFAULT_SEED, metavar="S", help="of the split (default: %(default)s)"
+    )
     parser.add_argument(
         "--test_fraction",
         type=float,

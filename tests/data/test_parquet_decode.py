@@ -117,15 +117,15 @@ def test_codecs(tmp_path, codec, use_dictionary):
 @pytest.mark.parametrize(
     ("column", "array", "message"),
     [
-        (ONEHOT, pa.array([1, 2, 3, 100, 101, 5]), r"row group 1: 2 bad value.* first is 100; ids are 0..99 .*the card.*100"),
+        (ONEHOT, pa.array([1, 2, 3, 100, 101, 5]), r"row group 1: 2 bad value.* first is 100; ids are 0..99 .*y 100"),
         (ONEHOT, pa.array([1, -2, 3, None]), r"row group 0: 1 bad value.* first is -2"),
         (ONEHOT, pa.array([1, 2, 3, 2**40]), r"row group 1: 1 bad value.* first is 1099511627776"),
         (ONEHOT, pa.array([1, 2, 3, 2**63 + 1], pa.uint64()), r"first is 9223372036854775809"),
         (ONEHOT, pa.array([1, 2, None, 2**63 + 1], pa.uint64()), r"column 'c' .* 9223372036854775809"),
         (TRIPLE, pa.array([[1, 2, 3]] * 3 + [[1, 200, 2]]), r"row group 1: 1 bad value.* first is 200"),
         (TRIPLE, pa.array([[1], [], [], None, [1, 2, 3, 300], [-5]]), r"row group 1: 2 bad value.* first is 300"),
-        (NUMERICAL, pa.array([1.0, None, None]), r"row group 0: 2 bad value.* is null; fill the gaps when preprocessing"),
-        (NUMERICAL, pa.array([1.0, 2.0, 3.0, np.nan]), r"row group 1: 1 bad value.* first is nan; numericals must be fini"),
+        (NUMERICAL, pa.array([1.0, None, None]), r"row group 0: 2 bad value.* is null; fill the gaps when"),
+        (NUMERICAL, pa.array([1.0, 2.0, 3.0, np.nan]), r"row group 1: 1 bad value.* first is nan; numericals must be"),
         (NUMERICAL, pa.array([np.inf, -np.inf, 1.0, np.inf]), r"row group 0: 2 bad value.* first is inf"),
         (NUMERICAL, pa.array([1.0, -1e39]), r"1 bad value.* first is -1e\+39"),
         (LABEL, pa.array([0, 1, 1, 2]), r"row group 1: 1 bad value.* first is 2; labels are 0 or 1"),

@@ -6,7 +6,6 @@ import pytest
 
 from data.part_writer import PartWriter
 
-
 LISTS = pa.list_(pa.int64())
 
 

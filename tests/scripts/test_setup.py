@@ -8,6 +8,8 @@ import select
 import shutil
 import signal
 import subprocess
+import sys
+import venv
 from pathlib import Path
 
 import pytest
@@ -367,6 +369,16 @@ def test_names_in_path_that_are_no_python_3_11_are_passed_over(machine, tmp_path
     assert f"making .venv with {base}" in finished.stdout
 
 
+def test_the_interpreter_beneath_an_environment_is_found(machine, tmp_path):
+    venv.create(tmp_path / "environment", with_pip=False)
+    script = machine.checkout / "scripts/setup.sh"
+    script.write_text(script.read_text().replace('\nmain "$@"\n', '\nbase_of "$PYTHON"\n'))
+    finished = machine.setup(PYTHON=str(tmp_path / "environment/bin/python"))
+    base, complete = finished.stdout.splitlines()
+    assert complete == "True" and not Path(base).is_relative_to(tmp_path)
+    assert Path(base).resolve() == Path(sys._base_executable).resolve()
+
+
 def test_the_environment_is_not_made_from_itself(machine):
     machine.setup()
     (machine.checkout / ".venv/.setup-complete").unlink()
@@ -404,6 +416,14 @@ def test_an_interrupted_set_up_is_done_anew(machine):
     machine.calls()
     machine.setup()
     assert machine.steps() == WHOLE and machine.finished
+
+
+def test_an_interrupted_change_is_not_taken_for_finished(machine):
+    machine.setup(HOROVOD="0")
+    assert machine.setup(FAKE_INSTALL_FAILS="no such release").returncode == 1
+    machine.calls()
+    machine.setup(HOROVOD="0")
+    assert machine.steps() == ["venv", "install", "check"]
 
 
 def test_a_moved_checkout_is_set_up_anew(machine):

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from data import synthetic
 from data.feature_spec import Feature, FeatureSpec
-from trainer import experiment, steps
+from trainer import assembly, experiment, steps
 from trainer.config import RunConfig
 from trainer.distributed import SingleProcess
 from trainer.runtime import Device, Surroundings
@@ -95,6 +95,7 @@ class Watched:
         self.step_arguments = []
         self.train_steps = []
         self.eval_arguments = []
+        self.before_step = lambda step: None
 
     @property
     def state(self):
@@ -105,7 +106,7 @@ class Watched:
 def watching(monkeypatch):
     """Records the states and steps that runs make; the runs are the real ones."""
     watched = Watched()
-    real_state, real_train, real_eval = experiment.TrainState, steps.make_train_step, steps.make_eval_step
+    real_state, real_train, real_eval = assembly.TrainState, steps.make_train_step, steps.make_eval_step
 
     def new_state(*args, **kwargs):
         watched.states.append(real_state(*args, **kwargs))
@@ -113,37 +114,42 @@ def watching(monkeypatch):
 
     def make_train_step(state, **arguments):
         watched.step_arguments.append(arguments)
-        watched.train_steps.append(real_train(state, **arguments))
-        return watched.train_steps[-1]
+        compiled = real_train(state, **arguments)
+        watched.train_steps.append(compiled)
+
+        def train_step(batch, signals, step):
+            watched.before_step(int(step))
+            return compiled(batch, signals, step)
+
+        return train_step
 
     def make_eval_step(model, **arguments):
         watched.eval_arguments.append((model, arguments))
         return real_eval(model, **arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(experiment, "TrainState", new_state)
-        patch.setattr(experiment, "make_train_step", make_train_step)
+        patch.setattr(assembly, "TrainState", new_state)
+        patch.setattr(assembly, "make_train_step", make_train_step)
         patch.setattr(experiment, "make_eval_step", make_eval_step)
         yield watched
 
 
 class IdleSteps(Watched):
-    """Steps that compute nothing, but keep the batches that they were given; `loss` may be set."""
+    """Steps that compute nothing, but keep the batches that they were given."""
 
     def __init__(self):
         super().__init__()
         self.batches = []
         self.eval_batches = []
-        self.on_step = lambda step: None
 
     def make_train_step(self, state, **arguments):
         self.states.append(state)
         self.step_arguments.append(arguments)
 
         def train_step(batch, signals, step):
+            self.before_step(int(step))
             self.batches.append({name: tensor.numpy() for name, tensor in batch.items()})
             state.applied_steps.assign_add(1)
-            self.on_step(int(step))
             return {
                 "loss": tf.constant(0.5),
                 "signals": tf.constant(signals),
@@ -168,7 +174,7 @@ def idling(monkeypatch):
     """Runs go through everything but the model's own computation, which is slow to trace."""
     idle = IdleSteps()
     with monkeypatch.context() as patch:
-        patch.setattr(experiment, "make_train_step", idle.make_train_step)
+        patch.setattr(assembly, "make_train_step", idle.make_train_step)
         patch.setattr(experiment, "make_eval_step", idle.make_eval_step)
         yield idle
 

@@ -1,0 +1,76 @@
+"""How a job ends when something is wrong on one of its ranks: all of them end, each with its line."""
+
+import pyarrow as pa
+import pytest
+from command_runs import PLAIN, flags, losses, observed, own_lines
+from rank_processes import run_ranks
+
+
+def traced(finished, rank: int) -> bool:
+    return any("Traceback" in line for line in finished.lines(rank, "stderr"))
+
+
+def test_a_missing_dataset_ends_every_rank_with_its_line(tmp_path):
+    missing = tmp_path / "missing"
+    finished = run_ranks(2, [*PLAIN, *flags(missing, tmp_path)], folder=tmp_path)
+    assert finished.code != 0
+    assert [finished.rank_code(rank) for rank in range(2)] == [2, 2], finished.text
+    for rank in range(2):
+        (line,) = finished.lines(rank, "stderr")
+        assert line.startswith(f"main.py: rank {rank}: {missing}")
+        for remedy in ("--dataset_path", "python -m data.synthetic", "--dataset_type=synthetic"):
+            assert remedy in line
+        assert (tmp_path / "results" / f"rank-{rank}.log").read_text().splitlines()[-1] == line
+
+
+@pytest.fixture(scope="module")
+def spoilt_dataset(changed_dataset):
+    """One id that its table does not have, in a row that no rank has read when training begins."""
+
+    def spoil(table: pa.Table) -> pa.Table:
+        ids = table["site"].to_numpy().copy()
+        ids[1700] = 2000
+        return table.set_column(table.schema.get_field_index("site"), "site", pa.array(ids))
+
+    return changed_dataset("train", spoil)
+
+
+def test_a_bad_value_that_one_rank_reads_ends_both(spoilt_dataset, tmp_path):
+    more = ("--shuffle_buffer_rows=1", "--max_steps=49")
+    finished = run_ranks(2, [*PLAIN, *flags(spoilt_dataset, tmp_path, *more)], folder=tmp_path)
+    assert finished.code != 0
+    assert [finished.rank_code(rank) for rank in range(2)] == [2, 2], finished.text
+    assert len(losses(tmp_path)) > 3  # it happened while training
+    lines = [finished.lines(rank, "stderr") for rank in range(2)]
+    assert [len(own) for own in lines] == [1, 1]
+    told = [f"main.py: rank {rank}: stopped because of rank {1 - rank}: " for rank in range(2)]
+    reader = 0 if lines[1][0].startswith(told[1]) else 1
+    message = lines[reader][0].removeprefix(f"main.py: rank {reader}: ")
+    assert lines[1 - reader][0] == told[1 - reader] + message
+    for part in ("site", "2000", ".parquet"):
+        assert part in message
+
+
+def test_a_killed_rank_ends_the_job(dataset, tmp_path):
+    more = ("--max_steps=100000", "--num_epochs=100000")
+    command = [*observed(tmp_path, "1:9:kill"), *flags(dataset, tmp_path, *more)]
+    finished = run_ranks(2, command, folder=tmp_path)
+    assert finished.code != 0
+    assert [finished.rank_code(rank) for rank in range(2)] == [1, 128 + 9], finished.text
+    assert own_lines(finished, 0) == ["main.py: rank 0: ended because another rank did; that rank's output says why"]
+    assert not traced(finished, 1)
+    assert list(losses(tmp_path))[-1] >= 8
+
+
+def test_a_mistake_on_one_rank_is_shown_once(dataset, tmp_path):
+    more = ("--max_steps=100000", "--num_epochs=100000")
+    command = [*observed(tmp_path, "0:9:raise"), *flags(dataset, tmp_path, *more)]
+    finished = run_ranks(2, command, folder=tmp_path)
+    assert finished.code != 0
+    assert [finished.rank_code(rank) for rank in range(2)] == [1, 1], finished.text
+    lines = own_lines(finished, 0)
+    assert lines[0] == "main.py: rank 0 failed:"
+    assert lines[-1] == "ZeroDivisionError: a mistake of ours"
+    assert traced(finished, 0)
+    assert own_lines(finished, 1) == ["main.py: rank 1: ended because another rank did; that rank's output says why"]
+    assert "ZeroDivisionError: a mistake of ours" in (tmp_path / "results" / "rank-0.log").read_text()

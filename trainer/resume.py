@@ -1,0 +1,162 @@
+"""A run's checkpoints: what it reads when it begins, what it saves, and whether it may go on from what it found.
+
+Rank 0 reads and writes; the broadcast before the first step brings what it read to the others.
+"""
+
+import os
+import uuid
+import zlib
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from data.errors import InputError
+from data.input_pipeline import ParquetInput
+from models.wide_deep import WideDeep
+from trainer import checkpoint
+from trainer.config import RunConfig
+from trainer.distributed import SingleProcess, agree
+from trainer.state import TrainState, dense_weights, table_views
+
+# Training goes on at the rows where it stopped only if these settings are what they were.
+_POSITION_SETTINGS = ("seed", "global_batch_size", "shuffle_buffer_rows")
+_CHECKSUM_BYTES = 1 << 16
+
+
+def data_position(config: RunConfig, train_rows: ParquetInput) -> dict[str, int]:
+    """All that decides which rows a step reads."""
+    settings = config.flat()
+    return {
+        **{name: settings[name] for name in _POSITION_SETTINGS},
+        "train_rows": train_rows.num_rows,
+        "train_checksum": _checksum(train_rows.files),
+    }
+
+
+class Checkpoints:
+    """The checkpoints of one run in one folder. All ranks call every method."""
+
+    def __init__(self, directory: str, comm: SingleProcess, *, spec_digest: str, precision: str):
+        """
+        Args:
+          directory: the folder, which runs may share.
+          comm: the ranks.
+          spec_digest: FeatureSpec.digest() of the model's features.
+          precision: see DeviceConfig.precision.
+        """
+        self._directory = directory
+        self._comm = comm
+        self._spec_digest = spec_digest
+        self._precision = precision
+        self._run_id = uuid.uuid4().hex[:12]
+
+    def restore_weights(self, model: WideDeep) -> None:
+        """Gives a model on rank 0 the newest checkpoint's weights.
+
+        Raises:
+          InputError: there is no checkpoint, or it is of another model.
+        """
+
+        def restore() -> None:
+            if self._comm.rank != 0:
+                return
+            manifest = checkpoint.latest(self._directory)
+            if manifest is None:
+                raise InputError(
+                    f"{self._directory}: no checkpoint to evaluate: train first, or name another --model_dir"
+                )
+            weights = dense_weights(model)
+            arrays, _, _ = checkpoint.restore(
+                manifest,
+                tables=table_views(model),
+                dense=_shapes(weights),
+                spec_digest=self._spec_digest,
+                partial=True,
+            )
+            for name, array in arrays.items():
+                weights[name].assign(array)
+
+        agree(self._comm, restore)
+
+    def resume(self, state: TrainState, position: Mapping[str, int]) -> int:
+        """Gives the state on rank 0 the newest checkpoint's, where there is one; returns the step to go on from.
+
+        Raises:
+          InputError: the checkpoint is of another model, or would go on at other rows.
+        """
+
+        def restore() -> tuple[int, str]:
+            if self._comm.rank != 0:
+                return 0, ""
+            manifest = checkpoint.latest(self._directory)
+            if manifest is None:
+                print(f"no checkpoint in {self._directory}: training begins at step 0", flush=True)
+                return 0, self._run_id
+            _check_position(manifest, position)
+            variables = state.dense_variables()
+            initial_scale = state.loss_scale.numpy()
+            arrays, scalars, step = checkpoint.restore(
+                manifest,
+                tables=state.checkpoint_tables(),
+                dense=_shapes(variables),
+                spec_digest=self._spec_digest,
+            )
+            for name, array in arrays.items():
+                variables[name].assign(array)
+            if scalars.get("precision") != self._precision:
+                # A step divides by the scale only where its own precision asks for one.
+                state.loss_scale.assign(initial_scale)
+                state.good_steps.assign(0)
+            print(f"restored {manifest.path}: training goes on at step {step}", flush=True)
+            return step, manifest.run_id
+
+        found = agree(self._comm, restore)
+        step, self._run_id = self._comm.allgather_object(found)[0]
+        return step
+
+    def save(self, state: TrainState, step: int, position: Mapping[str, int]) -> None:
+        """Saves the state after `step` steps."""
+
+        def write() -> None:
+            if self._comm.rank != 0:
+                return
+            checkpoint.save(
+                self._directory,
+                checkpoint.State(
+                    step=step,
+                    tables=state.checkpoint_tables(),
+                    dense={name: variable.numpy() for name, variable in state.dense_variables().items()},
+                    scalars={**position, "world_size": self._comm.size, "precision": self._precision},
+                    spec_digest=self._spec_digest,
+                ),
+                run_id=self._run_id,
+            )
+
+        agree(self._comm, write)
+
+
+def _check_position(manifest: checkpoint.Manifest, position: Mapping[str, int]) -> None:
+    for name, value in position.items():
+        saved = manifest.scalars.get(name)
+        if saved != value:
+            remedy = f"--{name}={saved}" if name in _POSITION_SETTINGS else "the same dataset"
+            raise InputError(
+                f"{manifest.path}: the checkpoint was trained with {name} {saved} and this run has {value}, so it "
+                f"cannot go on at the same rows: give {remedy}, or train without --use_checkpoint"
+            )
+
+
+def _shapes(variables: Mapping[str, tf.Variable]) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
+    return {name: (tuple(v.shape), np.dtype(v.dtype.as_numpy_dtype)) for name, v in variables.items()}
+
+
+def _checksum(paths: Sequence[str]) -> int:
+    """Tells datasets apart without reading them: a parquet file ends in the statistics of all of its columns."""
+    checksum = 0
+    for path in paths:
+        size = os.path.getsize(path)
+        with open(path, "rb") as file:
+            file.seek(max(0, size - _CHECKSUM_BYTES))
+            checksum = zlib.crc32(file.read() + str(size).encode(), checksum)
+    return checksum
