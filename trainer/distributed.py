@@ -23,9 +23,10 @@ T = TypeVar("T")
 # in an allocation whose script starts one process.
 _LAUNCHER_SIZES = ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 
-
-class RankLost(RuntimeError):
-    """A collective failed because another rank has gone; that rank says why."""
+# What collectives of Horovod 0.28.1 fail with where another rank has gone: its own words if that was noticed before the
+# transfer, otherwise those of the transport, "[...gloo/transport/tcp/pair.cc:589] Read error [...]: Connection reset by
+# peer" or, as NCCL's source has it (not run on hardware by us), "remote process exited or there was a network error".
+_LOST_RANK = re.compile(r"Horovod has been shut down|gloo/transport/|remote process exited")
 
 
 class WireCounter:
@@ -128,30 +129,23 @@ class HorovodRanks(SingleProcess):
         return self._hvd.allgather(tensor, name=name)
 
     def broadcast_variables(self, variables: Sequence[tf.Variable]) -> None:
-        with _naming_lost_ranks():
-            self._hvd.broadcast_variables(variables, root_rank=0)
+        self._hvd.broadcast_variables(variables, root_rank=0)
 
     def allreduce_sum(self, array: np.ndarray) -> np.ndarray:
-        with _naming_lost_ranks():
-            return self._hvd.allreduce(tf.constant(array), op=self._hvd.Sum, name="host_sum").numpy()
+        return self._hvd.allreduce(tf.constant(array), op=self._hvd.Sum, name="host_sum").numpy()
 
     def allgather_object(self, value: Any) -> list[Any]:
-        with _naming_lost_ranks():
-            return self._hvd.allgather_object(value, name="host_objects")
+        return self._hvd.allgather_object(value, name="host_objects")
 
     def alltoall_arrays(self, parts: Sequence[np.ndarray]) -> list[np.ndarray]:
         splits = np.array([part.size for part in parts], np.int32)
-        with _naming_lost_ranks():
-            received, sizes = self._hvd.alltoall(
-                tf.constant(np.concatenate(parts)), splits=splits, name="host_exchange"
-            )
+        received, sizes = self._hvd.alltoall(tf.constant(np.concatenate(parts)), splits=splits, name="host_exchange")
         return np.split(received.numpy(), np.cumsum(sizes.numpy())[:-1])
 
     def broadcast_array(self, array: np.ndarray | None, root: int) -> np.ndarray:
         shape, dtype = self.allgather_object(None if array is None else (array.shape, array.dtype.str))[root]
         payload = tf.constant(array) if self.rank == root else tf.zeros(shape, np.dtype(dtype))
-        with _naming_lost_ranks():
-            return self._hvd.broadcast(payload, root_rank=root, name="host_broadcast").numpy()
+        return self._hvd.broadcast(payload, root_rank=root, name="host_broadcast").numpy()
 
     def barrier(self) -> None:
         self.allreduce_sum(np.zeros(1))
@@ -243,24 +237,9 @@ def agree(comm: SingleProcess, action: Callable[[], T]) -> T:
     return result
 
 
-@contextlib.contextmanager
-def _naming_lost_ranks() -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:
-        if is_lost_rank(error):
-            raise RankLost("another rank ended; its own message says why") from error
-        raise
-
-
 def is_lost_rank(error: BaseException) -> bool:
-    """Whether an exception of a collective means that a peer has gone, and not that we made a mistake."""
-    return isinstance(error, RankLost) or (
-        isinstance(error, tf.errors.UnknownError | tf.errors.AbortedError | tf.errors.CancelledError | RuntimeError)
-        and re.search(
-            r"Horovod has been shut down|Connection (closed|reset) by peer|HorovodInternalError|"
-            r"Broken pipe|\[/.*gloo/",
-            str(error),
-        )
-        is not None
-    )
+    """Whether an exception means that another rank has gone, and not that we made a mistake.
+
+    It is the same in a step and between steps, for a rank that was killed, one that raised and one that left early.
+    """
+    return isinstance(error, tf.errors.UnknownError) and _LOST_RANK.search(str(error)) is not None

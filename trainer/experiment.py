@@ -329,9 +329,10 @@ class Experiment:
         return notes
 
     def _cut_notes(self, ids_cut: Mapping[str, int], source: str) -> list[str]:
+        """Rows that were read ahead and not used count too."""
         return [
-            f"{count:,} ids of '{name}' were cut: {source} rows held more than its max_hotness of "
-            f"{self._spec.features[name].max_hotness}."
+            f"{count:,} ids of '{name}' were cut while {source} rows were read: a row held more than its max_hotness "
+            f"of {self._spec.features[name].max_hotness}."
             for name, count in ids_cut.items()
             if count
         ]

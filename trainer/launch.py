@@ -1,6 +1,7 @@
 """One rank from start to exit code: its log, its CPUs, the other ranks, and how it ends when something is wrong."""
 
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Collection, Mapping
@@ -47,6 +48,9 @@ def run_as_rank(config: RunConfig, run: Callable) -> int:
         comm.shutdown()
         code = 0
     except InputError as error:
+        if comm is not None and comm.size > 1:
+            # When the first rank has left, the launcher ends the others, which are about to leave with their own code.
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
         try:
             _print_line(comm, rank, str(error))
             if comm is not None:

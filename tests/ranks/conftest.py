@@ -28,7 +28,7 @@ def _horovod():
 
 @pytest.fixture(scope="session")
 def dataset(tmp_path_factory) -> pathlib.Path:
-    """Six features, small tables, nearly 800 evaluation rows sorted by display; 2 and 3 ranks cut a display each time."""
+    """Six features, small tables, nearly 800 evaluation rows sorted by display; 2 and 3 ranks part inside displays."""
     features = [
         Feature("ad", 40),
         Feature("site", 2000),

@@ -10,6 +10,7 @@ import os
 import pathlib
 import pickle
 import sys
+import time
 import traceback
 
 FOLDER = pathlib.Path(__file__).parent
@@ -33,7 +34,7 @@ def main(folder: pathlib.Path, datasets: dict[str, pathlib.Path]) -> None:
     for name, (function, sizes) in CASES.items():
         if comm.size not in sizes:
             continue
-        print(f"case {name}", flush=True)
+        started = time.perf_counter()
         own = folder / f"{name}-files"
         own.mkdir(exist_ok=True)
         try:
@@ -45,6 +46,7 @@ def main(folder: pathlib.Path, datasets: dict[str, pathlib.Path]) -> None:
             os._exit(1)
         with open(folder / f"{name}.{comm.rank}.pickle", "wb") as file:
             pickle.dump(result, file)
+        print(f"case {name}: {time.perf_counter() - started:.1f} s", flush=True)
         comm.barrier()
     comm.shutdown()
 

@@ -14,8 +14,9 @@ import tensorflow as tf
 import yaml
 
 from data.errors import InputError
-from trainer import experiment, resume
+from trainer import assembly, experiment, resume
 from trainer.distributed import SingleProcess
+from trainer.evaluate import Figures
 
 # Displays and their ads do not depend on the values, so the number of rows is known.
 TRAIN_ROWS, EVAL_ROWS = 567, 133
@@ -42,10 +43,16 @@ def idle(monkeypatch):
 
 
 @pytest.fixture
-def train(dataset, tmp_path, idle):
-    """train(**settings): a training run; its record, and its configuration as `train.config`."""
+def train(dataset, tmp_path, idle, monkeypatch):
+    """train(**settings): a training run; its record, and its configuration as `train.config`.
+
+    With a communicator of several ranks, of which there is but one, nothing is evaluated.
+    """
 
     def run(comm=None, **settings):
+        if comm is not None:
+            figures = Figures(0.5, 1.0, 1.0, 0.5, 0.5, 1, 0, 10)
+            monkeypatch.setattr(experiment, "evaluate", lambda *args, **kwargs: figures)
         run.config = small_runs.configure(dataset, tmp_path, **settings)
         return small_runs.open_experiment(run.config, comm=comm).train()
 
@@ -180,10 +187,16 @@ def test_model_settings_reach_the_model(train, idle, tmp_path):
     once = tf.constant([[0, 0, 3, -1, -1]])
     for several, one in zip(model.embed(ids)[1:], model.embed(once)[1:], strict=True):
         np.testing.assert_allclose(several, one)
-    hidden = model.mlp(tf.ones((2000, 42)), seed=tf.constant([1, 2]), training=True).numpy()
-    kept = model.mlp(tf.ones((1, 42)), seed=tf.constant([1, 2]), training=False).numpy()[0] > 0
-    assert (hidden[:, kept] == 0).mean() == pytest.approx(0.25, abs=0.15) and kept.any()
     assert record.config["combiner"] == "mean"
+
+
+def test_dropout_drops_the_stated_share(dataset, tmp_path):
+    config = small_runs.configure(dataset, tmp_path, deep_hidden_units=(50,), deep_dropout=0.25)
+    mlp = assembly.make_model(config, experiment.open_spec(config)).mlp
+    inputs = tf.ones((2000, 14))
+    active = mlp(inputs, seed=tf.constant([1, 2]), training=False).numpy() > 0
+    dropped = mlp(inputs, seed=tf.constant([1, 2]), training=True).numpy()[active] == 0
+    assert active.any() and dropped.mean() == pytest.approx(0.25, abs=0.01)
 
 
 def test_the_default_pooling_is_the_sum(train, idle):
@@ -347,15 +360,16 @@ def test_notes_of_rows_that_were_left_out_and_ids_that_were_cut(train, dataset, 
         column = table.column_names.index("topics")
         pq.write_table(table.set_column(column, "topics", lists), path, row_group_size=16)
     notes = train(dataset_path=str(other), num_epochs=1).notes
-    # Rows 0, 100, .. 500 of the training rows (that of the tail, 512 and up, is none of them), 0 and 100 of the others.
-    assert "6 ids of 'topics' were cut: training rows held more than its max_hotness of 2." in notes
-    assert "2 ids of 'topics' were cut: evaluation rows held more than its max_hotness of 2." in notes
+    # Training read ahead: rows 0, 100, .. 500 of the second epoch too. Evaluation: rows 0 and 100.
+    cut = "were cut while {} rows were read: a row held more than its max_hotness of 2."
+    assert f"12 ids of 'topics' {cut.format('training')}" in notes
+    assert f"2 ids of 'topics' {cut.format('evaluation')}" in notes
     assert "55 training rows that fill no batch were left out of every epoch." in notes
     config = small_runs.configure(dataset, tmp_path, dataset_path=str(other), evaluate=True)
     notes = small_runs.open_experiment(config).evaluate().notes
     assert notes == (
         "Untrained weights: --use_checkpoint was not given.",
-        "2 ids of 'topics' were cut: evaluation rows held more than its max_hotness of 2.",
+        f"2 ids of 'topics' {cut.format('evaluation')}",
     )
 
 
@@ -377,8 +391,7 @@ def test_the_record_is_written_and_returned(train, tmp_path):
     assert written["peak_memory_bytes"][0] > 10_000_000
 
 
-def test_only_rank_0_writes(dataset, tmp_path, idle, capsys):
-    config = small_runs.configure(dataset, tmp_path, max_steps=1)
-    small_runs.open_experiment(config, comm=SingleProcess(rank=1, size=2)).train()
+def test_only_rank_0_writes(train, tmp_path, capsys):
+    train(comm=SingleProcess(rank=1, size=2), max_steps=1)
     assert capsys.readouterr().out == ""
     assert not (tmp_path / "results").exists() and not (tmp_path / "checkpoints").exists()
