@@ -225,8 +225,8 @@ def _validate(config: RunConfig) -> None:
         refuse("deep_warmup_epochs", "finite")
     if not 0 <= settings["seed"] < 2**31:
         refuse("seed", "from 0 to 2147483647")
-    if not 0 <= settings["deep_dropout"] < 1:
-        refuse("deep_dropout", "at least 0 and below 1")
+    if not 0 <= settings["deep_dropout"] <= 0.9999:
+        refuse("deep_dropout", "from 0 to 0.9999")
     if not settings["deep_hidden_units"] or min(settings["deep_hidden_units"]) < 1:
         refuse("deep_hidden_units", "a comma-separated list of positive sizes")
     mode = config.mode

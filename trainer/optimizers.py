@@ -123,7 +123,7 @@ class RMSprop(RowOptimizer):
         rms, last_step = slots["rms"], slots["last_step"]
         block = max(1, (16 << 20) // (4 * variable.shape[1]))
         for start in range(0, variable.shape[0], block):
-            part = slice(start, min(start + block, variable.shape[0]))
+            part = slice(start, start + block)
             missed = tf.cast(applied_steps - last_step[part], tf.float32)
             rms[part].assign(rms[part] * tf.pow(tf.constant(self.rho), missed)[:, tf.newaxis])
             last_step[part].assign(tf.fill(missed.shape, tf.constant(applied_steps, tf.int32)))

@@ -23,8 +23,7 @@ def choose_method(*, ids_per_rank: int, table_rows: int, dim: int, world_size: i
       world_size: n.
       value_bytes: bytes of one value on the wire.
     """
-    touched = min(ids_per_rank, table_rows)
-    gathered = (world_size - 1) * touched * (dim * value_bytes + 4)
+    gathered = (world_size - 1) * ids_per_rank * (dim * value_bytes + 4)
     reduced = 2 * (world_size - 1) / world_size * table_rows * dim * value_bytes
     return "gather" if gathered <= reduced else "allreduce"
 

@@ -105,6 +105,10 @@ def without_effect(
             notes.append("fp16_compression (one rank)")
         if device.table_reduction != "auto":
             notes.append("table_reduction (one rank)")
+        if "data_shards" in given:
+            notes.append("data_shards (one rank)")
+    if "amp_dtype" in given and not device.amp:
+        notes.append("amp_dtype (without --amp)")
     if "affinity" in given and device.affinity != "disabled" and not affinity_changed:
         notes.append(f"affinity {device.affinity} (nothing to restrict)")
     if "num_auc_thresholds" in given:

@@ -2,9 +2,9 @@
 
     python -m data.outbrain.sample --input DIR --output DIR [--seed S] [--test_fraction F]
 
-It holds everything in memory, so it is for samples of up to about a million clicks, not for the full dataset. Of the
-raw files it reads `clicks_train.csv`, `events.csv` and `promoted_content.csv`. An ad without promoted content, or a
-display without an event, keeps its rows: what is not known of them is null.
+For small samples only, to see the program learn from real clicks: it holds everything in memory and knows nothing of
+days and documents. It reads `clicks_train.csv`, `events.csv` and `promoted_content.csv`. An ad without promoted
+content, or a display without an event, keeps its rows: what is not known of them is null.
 
 The columns carry Outbrain's names (`data.outbrain.schema`) and mean the same, in sizes that suit a sample:
   ids            1, 2, ... for the values on at least MIN_DISPLAYS training displays, in ascending order; 0 for all
@@ -97,19 +97,12 @@ def prepare(
             f"test_fraction={test_fraction}; take more clicks"
         )
     tables, cardinalities = _features(train, test, seed)
-    metadata = {
-        "seed": seed,
-        "test_fraction": test_fraction,
-        "rows": len(rows),
-        "displays": int(rows[DISPLAY].nunique()),
-        "train_rows": len(train),
-        "train_displays": int(train[DISPLAY].nunique()),
-        "test_rows": len(test),
-        "test_displays": int(test[DISPLAY].nunique()),
-        **missing,
-        "ctr_map_at_12": mean_average_precision(test, tables[TEST]["ad_id_ctr"].to_numpy()),
-        "chance_map_at_12": mean_average_precision(test, np.zeros(len(test))),
-    }
+    metadata = {"seed": seed, "test_fraction": test_fraction}
+    for prefix, part in (("", rows), ("train_", train), ("test_", test)):
+        metadata |= {f"{prefix}rows": len(part), f"{prefix}displays": int(part[DISPLAY].nunique())}
+    metadata |= missing
+    metadata["ctr_map_at_12"] = mean_average_precision(test, tables[TEST]["ad_id_ctr"].to_numpy())
+    metadata["chance_map_at_12"] = mean_average_precision(test, np.zeros(len(test)))
     spec = _spec(cardinalities, metadata)
     partial = f"{output}.{os.getpid()}.partial"
     try:
@@ -136,8 +129,8 @@ def join(input_dir: str) -> tuple[pd.DataFrame, dict[str, int]]:
       One row per click row, the raw ids under Outbrain's names, null where missing; and how many rows had no promoted
       content and no event.
     """
-    clicks = _read(input_dir, "clicks_train.csv", {DISPLAY: pa.int64(), "ad_id": pa.int64(), LABEL: pa.int64()})
     path = os.path.join(input_dir, "clicks_train.csv")
+    clicks = _read(path, dict.fromkeys((DISPLAY, "ad_id", LABEL), pa.int64()))
     for name in (DISPLAY, "ad_id", LABEL):
         if clicks[name].isna().any():
             raise InputError(
@@ -152,18 +145,11 @@ def join(input_dir: str) -> tuple[pd.DataFrame, dict[str, int]]:
             f"{path}: display {display} has {per_display[display]} clicks; in Outbrain's files each display has one, "
             "so the file is cut or is not one of them"
         )
-    events = _read(
-        input_dir,
-        "events.csv",
-        {DISPLAY: pa.int64(), "document_id": pa.int64(), "platform": pa.int64(), "geo_location": pa.string()},
-        key=DISPLAY,
-    )
-    promoted = _read(
-        input_dir,
-        "promoted_content.csv",
-        {name: pa.int64() for name in ("ad_id", "document_id", "campaign_id", "advertiser_id")},
-        key="ad_id",
-    ).rename(columns={"document_id": "document_id_promo"})
+    page_columns = {DISPLAY: pa.int64(), "document_id": pa.int64(), "platform": pa.int64(), "geo_location": pa.string()}
+    events = _read(os.path.join(input_dir, "events.csv"), page_columns, key=DISPLAY)
+    promoted_columns = dict.fromkeys(("ad_id", "document_id", "campaign_id", "advertiser_id"), pa.int64())
+    promoted = _read(os.path.join(input_dir, "promoted_content.csv"), promoted_columns, key="ad_id")
+    promoted = promoted.rename(columns={"document_id": "document_id_promo"})
     rows = clicks.sort_values(DISPLAY, kind="stable", ignore_index=True)
     has_event, has_promoted = np.isin(rows[DISPLAY], events[DISPLAY]), np.isin(rows["ad_id"], promoted["ad_id"])
     rows = rows.merge(events, on=DISPLAY, how="left").merge(promoted, on="ad_id", how="left")
@@ -253,9 +239,9 @@ class _Parser(argparse.ArgumentParser):
         raise InputError(f"{self.prog}: {message}; --help lists the options")
 
 
-def _read(folder: str, name: str, types: Mapping[str, pa.DataType], key: str | None = None) -> pd.DataFrame:
+def _read(path: str, types: Mapping[str, pa.DataType], key: str | None = None) -> pd.DataFrame:
     """Columns of a raw file; integers with gaps come as float64. Values of `key` must be there and differ."""
-    path = os.path.join(folder, name)
+    name = os.path.basename(path)
     options = pa.csv.ConvertOptions(
         column_types=types, include_columns=list(types), null_values=["", "\\N"], strings_can_be_null=True
     )
@@ -282,19 +268,19 @@ def _features(train: pd.DataFrame, test: pd.DataFrame, seed: int) -> tuple[dict[
     fold = (hash_fractions(train[DISPLAY].to_numpy(np.int64), seed, _FOLD_STREAM) * FOLDS).astype(int)
     own = pd.concat([_history(train[fold != f], train[fold == f]) for f in np.unique(fold)]).sort_index()
     histories = {TRAIN: own, TEST: _history(train, test)}
-    cardinalities, tables = {}, {}
+    tables = {}
     vocabularies = {name: _vocabulary(train, name) for name in ONEHOT}
     for source, rows in ((TRAIN, train), (TEST, test)):
-        columns = {
-            LABEL: rows[LABEL].astype(np.int8),
-            DISPLAY: rows[DISPLAY].astype(np.int64),
-            **{name: rows[name].map(vocabularies[name]).fillna(0).where(rows[name].notna()) for name in ONEHOT},
-            **histories[source],
-            PROMO_MISSING: rows[PROMO_MISSING],
-        }
-        tables[source] = pd.DataFrame(columns)
-    cardinalities = {name: len(vocabulary) + 1 for name, vocabulary in vocabularies.items()}
-    return tables, cardinalities
+        tables[source] = pd.DataFrame(
+            {
+                LABEL: rows[LABEL].astype(np.int8),
+                DISPLAY: rows[DISPLAY].astype(np.int64),
+                **{name: rows[name].map(vocabularies[name]).fillna(0).where(rows[name].notna()) for name in ONEHOT},
+                **histories[source],
+                PROMO_MISSING: rows[PROMO_MISSING],
+            }
+        )
+    return tables, {name: len(vocabulary) + 1 for name, vocabulary in vocabularies.items()}
 
 
 def _vocabulary(rows: pd.DataFrame, name: str) -> dict:

@@ -3,7 +3,7 @@
 import contextlib
 
 import numpy as np
-from rank_cases import Context, case, replaced, trained
+from rank_cases import STEPS, Context, case, replaced, run_main, trained
 
 from data.input_pipeline import ParquetInput
 from trainer import assembly
@@ -58,6 +58,32 @@ def half_gathered(context: Context) -> dict:
 def dropout(context: Context) -> dict:
     """Ranks drop different units, and are the same at the end all the same."""
     return trained(context, "--deep_dropout=0.5", f"--global_batch_size={EVEN}", steps=10)
+
+
+@case(2)
+def compiled(context: Context) -> dict:
+    return trained(context, NO_DROPOUT, f"--global_batch_size={EVEN}", "--xla", steps=10)
+
+
+@case(2)
+def benchmark(context: Context) -> dict:
+    """As many steps as `gather` trains."""
+    steps = (f"--benchmark_steps={STEPS}", "--benchmark_warmup_steps=10")
+    return trained(
+        context, NO_DROPOUT, f"--global_batch_size={EVEN}", "--table_reduction=gather", "--benchmark", *steps
+    )
+
+
+@case(2)
+def evaluation_of_a_checkpoint(context: Context) -> dict:
+    """The records of a training, of an evaluation of its checkpoint, and of a benchmark of that."""
+    return {
+        "training": trained(context, f"--global_batch_size={EVEN}", steps=20)["record"],
+        "evaluation": run_main(context, "--evaluate"),
+        "benchmark": run_main(
+            context, "--evaluate", "--benchmark", "--benchmark_steps=5", "--benchmark_warmup_steps=1"
+        ),
+    }
 
 
 # Faults: tests assert that they are found out.

@@ -30,7 +30,7 @@ def _horovod():
 def dataset(tmp_path_factory) -> pathlib.Path:
     """Six features, small tables, nearly 800 evaluation rows sorted by display; 2 and 3 ranks part inside displays."""
     features = [
-        Feature("ad", 40),
+        Feature("ad", 30),
         Feature("site", 2000),
         Feature("place", 300),
         Feature("topics", 200, max_hotness=3),
@@ -54,11 +54,11 @@ def dataset(tmp_path_factory) -> pathlib.Path:
 def changed_dataset(dataset, tmp_path_factory):
     """changed_dataset(source, change): a copy whose file of `source` ("train", "valid") is change(its table)."""
 
-    def copy(source: str, change) -> pathlib.Path:
+    def copy(source: str, change, rows_per_group: int = ROWS_PER_GROUP) -> pathlib.Path:
         folder = tmp_path_factory.mktemp("datasets") / "changed"
         shutil.copytree(dataset, folder)
         (path,) = (folder / source).glob("*.parquet")
-        pq.write_table(change(pq.read_table(path)), path, row_group_size=ROWS_PER_GROUP)
+        pq.write_table(change(pq.read_table(path)), path, row_group_size=rows_per_group)
         return folder
 
     return copy

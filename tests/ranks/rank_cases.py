@@ -53,6 +53,24 @@ class Context:
     folder: pathlib.Path
 
 
+def run_main(context: Context, *flags: str, comm=None, name: str = "run") -> dict[str, Any]:
+    """The record of main.run with TRAINING_FLAGS and these; results and checkpoints go to the case's folder `name`."""
+    import main
+    from trainer import flags as command_line
+    from trainer.runtime import Device, Surroundings
+
+    results = context.folder / name
+    arguments = [
+        *TRAINING_FLAGS,
+        f"--dataset_path={context.datasets['plain']}",
+        f"--results_dir={results}",
+        f"--model_dir={results / 'checkpoints'}",
+        *flags,
+    ]
+    config = command_line.parse(arguments)
+    return dataclasses.asdict(main.run(config, comm or context.comm, Surroundings(Device(False, "CPU"))))
+
+
 def trained(
     context: Context,
     *flags: str,
@@ -67,22 +85,9 @@ def trained(
       comm: other ranks than the context's.
       change_batch: (step, batch) -> the batch that the step is given.
     """
-    import main
     from trainer import assembly
-    from trainer import flags as command_line
-    from trainer.runtime import Device, Surroundings
 
-    comm = comm or context.comm
-    results = context.folder / name
-    arguments = [
-        *TRAINING_FLAGS,
-        f"--dataset_path={context.datasets['plain']}",
-        f"--max_steps={steps}",
-        f"--results_dir={results}",
-        f"--model_dir={results / 'checkpoints'}",
-        *flags,
-    ]
-    states, outs = [], []
+    states, outs, methods = [], [], []
 
     def keep_state(*args, **kwargs):
         states.append(make_state(*args, **kwargs))
@@ -90,6 +95,7 @@ def trained(
 
     def keep_outs(*args, **kwargs):
         train_step = make_train_step(*args, **kwargs)
+        methods.extend(kwargs["reduction"].methods)
 
         def step(batch, signals, number):
             before = weights_digest(states[-1])
@@ -102,7 +108,7 @@ def trained(
 
     make_state, make_train_step = assembly.TrainState, assembly.make_train_step
     with replaced(assembly, "TrainState", keep_state), replaced(assembly, "make_train_step", keep_outs):
-        record = main.run(command_line.parse(arguments), comm, Surroundings(Device(False, "CPU")))
+        record = run_main(context, f"--max_steps={steps}", *flags, comm=comm, name=name)
     (state,) = states
     return {
         **{key: np.array([out[key] for out in outs]) for key in outs[0]},
@@ -112,7 +118,8 @@ def trained(
         "loss_scale": float(state.loss_scale.numpy()),
         "applied_steps": int(state.applied_steps.numpy()),
         "tables": [(table.padding_row, table.dim, table.ids_per_sample()) for table in state.model.tables],
-        "record": dataclasses.asdict(record),
+        "methods": methods,
+        "record": record,
     }
 
 

@@ -1,9 +1,13 @@
 """How a job ends when something is wrong on one of its ranks: all of them end, each with its line."""
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from command_runs import PLAIN, flags, losses, observed, own_lines
 from rank_processes import run_ranks
+
+from data.feature_spec import TRAIN, FeatureSpec
+from data.input_pipeline import ParquetInput
 
 
 def traced(finished, rank: int) -> bool:
@@ -23,24 +27,32 @@ def test_a_missing_dataset_ends_every_rank_with_its_line(tmp_path):
         assert (tmp_path / "results" / f"rank-{rank}.log").read_text().splitlines()[-1] == line
 
 
+SPOILT_STEP = 30
+
+
 @pytest.fixture(scope="module")
 def spoilt_dataset(changed_dataset):
-    """One id that its table does not have, in a row that no rank has read when training begins."""
+    """One id that its table does not have, in a row of SPOILT_STEP's batch; small row groups make small windows."""
+    folder = changed_dataset("train", lambda table: table, rows_per_group=16)
+    rows = ParquetInput(FeatureSpec.from_yaml(str(folder / "feature_spec.yaml")), TRAIN, with_display=False)
+    with rows.train_stream(global_batch_size=64, start_step=SPOILT_STEP, shuffle_buffer_rows=1) as stream:
+        numerical = next(stream.arrays())["numerical"][0, 0]
 
     def spoil(table: pa.Table) -> pa.Table:
+        (row,) = np.flatnonzero(table["age"].to_numpy() == numerical)
         ids = table["site"].to_numpy().copy()
-        ids[1700] = 2000
+        ids[row] = 2000
         return table.set_column(table.schema.get_field_index("site"), "site", pa.array(ids))
 
-    return changed_dataset("train", spoil)
+    return changed_dataset("train", spoil, rows_per_group=16)
 
 
-def test_a_bad_value_that_one_rank_reads_ends_both(spoilt_dataset, tmp_path):
+def test_a_bad_value_that_one_rank_meets_while_training_ends_both(spoilt_dataset, tmp_path):
     more = ("--shuffle_buffer_rows=1", "--max_steps=49")
     finished = run_ranks(2, [*PLAIN, *flags(spoilt_dataset, tmp_path, *more)], folder=tmp_path)
     assert finished.code != 0
     assert [finished.rank_code(rank) for rank in range(2)] == [2, 2], finished.text
-    assert len(losses(tmp_path)) > 3  # it happened while training
+    assert 1 <= len(losses(tmp_path)) <= SPOILT_STEP
     lines = [finished.lines(rank, "stderr") for rank in range(2)]
     assert [len(own) for own in lines] == [1, 1]
     told = [f"main.py: rank {rank}: stopped because of rank {1 - rank}: " for rank in range(2)]

@@ -52,11 +52,11 @@ def deep_rate(step):
     return 0.01 / (1.0 + 0.1 * tf.cast(step, tf.float32))
 
 
-def make_step(state, *, methods=("gather",) * 3, comm=None, rate=None, seed=SEED, xla=False):
+def make_step(state, *, methods=("gather",) * 3, comm=None, reduction=None, rate=None, seed=SEED, xla=False):
     """The training step; `rate` is a constant one for both groups."""
     return make_train_step(
         state,
-        reduction=Reduction(comm or SingleProcess(), methods),
+        reduction=reduction or Reduction(comm or SingleProcess(), methods),
         schedules={
             "wide": lambda step: np.float32(WIDE_RATE if rate is None else rate),
             "deep": deep_rate if rate is None else lambda step: np.float32(rate),

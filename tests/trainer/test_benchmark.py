@@ -3,11 +3,11 @@ import functools
 import json
 import types
 
-import keras
 import numpy as np
 import pytest
 import small_runs
 import tensorflow as tf
+from small_runs import EVAL_ROWS, STEPS_PER_EPOCH
 
 from data.errors import InputError
 from trainer import benchmark
@@ -15,8 +15,6 @@ from trainer.distributed import SingleProcess
 from trainer.evaluate import Scoreboard
 from trainer.timing import StepTimer, StepTimes
 from trainer.writers import NullWriter
-
-STEPS_PER_EPOCH, USED_ROWS, EVAL_ROWS = 8, 512, 133
 
 
 class Clock:
@@ -190,19 +188,6 @@ def test_bad_rows_end_a_benchmark_with_their_error(clock):
 # Whole benchmarks, with real steps.
 
 
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("data")
-    small_runs.make_dataset(folder)
-    return folder
-
-
-@pytest.fixture(autouse=True)
-def default_precision():
-    yield
-    keras.mixed_precision.set_global_policy("float32")
-
-
 def is_compiled(train_step):
     """Whether a traced step calls a function that XLA must compile."""
     (concrete,) = train_step._list_all_concrete_functions()
@@ -230,7 +215,11 @@ def test_a_benchmark_runs_the_very_steps_of_training(dataset, tmp_path, monkeypa
     assert not any(is_compiled(step) for step in watched.train_steps)
 
     assert (record.warmup_steps, record.measured_steps, record.requested_steps) == (3, 8, 11)
-    assert record.missing_steps == 0 and record.passes == pytest.approx(11 / 8) and record.distinct_rows == USED_ROWS
+    assert (
+        record.missing_steps == 0
+        and record.passes == pytest.approx(11 / 8)
+        and record.distinct_rows == STEPS_PER_EPOCH * small_runs.BATCH
+    )
     assert record.data_source == "generated" and len(record.rank_step_ms) == 1
     assert not (tmp_path / "bench/checkpoints").exists()
     out = capsys.readouterr().out
@@ -291,7 +280,7 @@ def test_inference_with_a_checkpoint_and_without(dataset, tmp_path, monkeypatch,
     assert set(small_runs.log_lines(config)[-1][1]) == {"validation_throughput"}
 
 
-def test_xla_compiles_the_dense_part_in_either_precision(dataset, tmp_path, monkeypatch):
+def test_xla_compiles_the_dense_part_in_either_precision(default_precision, dataset, tmp_path, monkeypatch):
     config = small_runs.configure(
         dataset,
         tmp_path,

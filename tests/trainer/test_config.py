@@ -13,7 +13,9 @@ def writable(monkeypatch):
     """writable(*folders): the only folders of the root that exist and may be written."""
 
     def allow(*folders):
-        monkeypatch.setattr(configuration.os, "access", lambda path, mode: path in folders and mode == os.W_OK | os.X_OK)
+        monkeypatch.setattr(
+            configuration.os, "access", lambda path, mode: path in folders and mode == os.W_OK | os.X_OK
+        )
 
     return allow
 
@@ -26,21 +28,28 @@ def test_flat_and_back():
     config = RunConfig.from_flat({"num_epochs": 3, "amp": True, "deep_hidden_units": (5,)}, frozenset({"amp"}))
     assert config.training.num_epochs == 3 and config.device.amp and config.given == {"amp"}
     assert RunConfig.from_flat(config.flat(), config.given) == config
-    names = [f.name for part in dataclasses.fields(RunConfig) if part.name != "given" for f in dataclasses.fields(part.default)]
+    names = [
+        f.name
+        for part in dataclasses.fields(RunConfig)
+        if part.name != "given"
+        for f in dataclasses.fields(part.default)
+    ]
     assert sorted(config.flat()) == sorted(set(names)) == sorted(names)
 
 
 def test_bad_values_are_refused_however_they_are_given():
     with pytest.raises(InputError, match="--num_epochs must be at least 1, got 0"):
         dataclasses.replace(RunConfig(), training=TrainingConfig(num_epochs=0))
-    with pytest.raises(InputError, match="--affinity must be one of all, .* got 'none'"):
+    with pytest.raises(InputError, match=r"--affinity must be one of all, .* got 'none'"):
         RunConfig.from_flat({"affinity": "none"})
 
 
 def test_a_benchmark_alone_needs_steps_after_its_warm_up():
     few = {"benchmark_steps": 10, "benchmark_warmup_steps": 10}
     assert RunConfig.from_flat(few).mode.benchmark_steps == 10
-    with pytest.raises(InputError, match="--benchmark_warmup_steps 10 leaves nothing to measure of --benchmark_steps 10"):
+    with pytest.raises(
+        InputError, match="--benchmark_warmup_steps 10 leaves nothing to measure of --benchmark_steps 10"
+    ):
         RunConfig.from_flat(few | {"benchmark": True})
     RunConfig.from_flat(few | {"benchmark": True, "benchmark_warmup_steps": 9})
 

@@ -80,7 +80,7 @@ SHUT_DOWN = (
 OBSERVED = {
     "in a step": f"Graph execution error:\n\nDetected at node gradients defined at\n\n{SHUT_DOWN}\n\t [[{{node t}}]]",
     "in a large transfer": (
-        "Graph execution error:\n\nDetected at node big defined at\n\n[/build/third_party/compatible17_gloo/gloo/transport/"
+        "Graph execution error:\n\nDetected at node big defined at\n\n[/build/third_party/gloo/gloo/transport/"
         "tcp/pair.cc:589] Read error [127.0.0.1]:39310: Connection reset by peer\n\t [[{node big}]]"
     ),
     "between steps": (

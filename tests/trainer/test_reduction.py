@@ -102,7 +102,6 @@ WANTED[1, [2, 7]] = [[0.5, 0.25], [3, 5]]
         # The wide table: 1 x (4 + 4) = 8 bytes an id against 4 bytes a row.
         (500, 1000, 1, 2, 4, "gather"),
         (501, 1000, 1, 2, 4, "allreduce"),
-        # No more distinct rows than the table has: 3 rows, 60 bytes against 48, however many ids there are.
         (10**9, 3, 4, 2, 4, "allreduce"),
         (1, 10**6, 128, 64, 4, "gather"),
         (10**6, 1, 128, 1, 4, "gather"),  # one rank: nothing either way

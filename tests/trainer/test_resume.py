@@ -11,11 +11,11 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import small_runs
+from small_runs import STEPS_PER_EPOCH
 
 from data.errors import InputError
 from trainer import checkpoint, steps
 
-STEPS_PER_EPOCH = 8
 STOP_DURING = 10  # in the middle of the second epoch, where no checkpoint is due
 
 
@@ -28,13 +28,6 @@ class Run:
     digest: int
     slots: dict
     scales: list
-
-
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("data")
-    small_runs.make_dataset(folder)
-    return folder
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -200,6 +200,36 @@ def test_a_step_that_overflows_changes_nothing_and_is_not_counted(half):
     assert_padding_rows_are_zero(state)
 
 
+class _Spoiled:
+    """A reduction that multiplies the n-th gradient by the n-th factor: what another rank may do to the sums."""
+
+    def __init__(self, factors):
+        self.comm = SingleProcess()
+        self.factors = factors
+
+    def __call__(self, dense, slices, extras):
+        dense = [gradient * self.factors[n] for n, gradient in enumerate(dense)]
+        slices = [
+            tf.IndexedSlices(s.values * self.factors[len(dense) + n], s.indices, s.dense_shape)
+            for n, s in enumerate(slices)
+        ]
+        return dense, slices, extras
+
+
+def test_any_gradient_that_is_not_finite_skips_the_step():
+    state = make_state(dynamic_loss_scale=True)
+    factors = tf.Variable(tf.ones(len(state.dense()) + len(state.model.tables)), trainable=False)
+    train_step = make_step(state, reduction=_Spoiled(factors))
+    kept = [v for v in state.variables() if v is not state.loss_scale and v is not state.good_steps]
+    before = bits(kept)
+    for member in range(factors.shape[0]):
+        factors[member].assign((np.inf, np.nan)[member % 2])
+        assert run(train_step, make_batch(0), 0)["skipped"] == 1, member
+        assert bits(kept) == before
+        factors[member].assign(1.0)
+    assert run(train_step, make_batch(0), 0)["skipped"] == 0 and bits(kept) != before
+
+
 def test_the_loss_scale_grows_after_2000_good_steps_and_has_bounds(half):
     state, train_step = half.state, half.train_step
     state.loss_scale.assign(2.0**15)
