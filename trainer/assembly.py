@@ -17,6 +17,9 @@ from trainer.steps import make_train_step
 
 _PROJECT_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
+# Lifts gradients of a mean over 131072 rows above float16's smallest numbers, and leaves mean gradients of up to 63 room.
+_HALF_SCALE = 1024.0
+
 
 def make_model(config: RunConfig, spec: FeatureSpec) -> WideDeep:
     """The model with its initial weights, under the Keras precision policy in force.
@@ -82,7 +85,12 @@ def make_step(config: RunConfig, comm: SingleProcess, state: TrainState, steps_p
     wide_rate = state.optimizers["wide"].learning_rate
     return make_train_step(
         state,
-        reduction=Reduction(comm, methods, half=device.fp16_compression),
+        reduction=Reduction(
+            comm,
+            methods,
+            half=device.fp16_compression,
+            half_scale=1.0 if state.dynamic_loss_scale else _HALF_SCALE,
+        ),
         schedules={
             "wide": lambda step: np.float32(wide_rate),
             "deep": lambda step: warmup_then_steps_down(

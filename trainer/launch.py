@@ -49,8 +49,7 @@ def run_as_rank(config: RunConfig, run: Callable) -> int:
         code = 0
     except InputError as error:
         if comm is not None and comm.size > 1:
-            # When the first rank has left, the launcher ends the others, which are about to leave with their own code.
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            _ignore_launcher()
         try:
             _print_line(comm, rank, str(error))
             if comm is not None:
@@ -128,10 +127,16 @@ def _print_line(comm, rank: int, message: str) -> None:
     print(f"main.py: rank {rank}: {message}" if several else f"main.py: {message}", file=sys.stderr, flush=True)
 
 
+def _ignore_launcher() -> None:
+    """For a rank about to leave with a line and a code of its own: launchers end the others once the first has left."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
 def _fail(log: RankLog, comm, rank: int, error: BaseException) -> NoReturn:
     """Ends the process without waiting for anybody: an orderly exit would wait for ranks that wait for us."""
     from trainer.distributed import is_lost_rank
 
+    _ignore_launcher()
     if is_lost_rank(error):
         _print_line(comm, rank, "ended because another rank did; that rank's output says why")
     else:

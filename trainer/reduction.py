@@ -36,11 +36,14 @@ class Reduction:
       comm: the ranks.
       methods: "gather" or "allreduce" for each table.
       half: send float16. Values of tables are cast before and after, ids never.
+      half_scale: multiplies what is cast to float16 and divides what comes back. Gradients of a mean over a large batch
+        lie near the smallest float16 numbers; under loss scaling they come scaled, and this should be 1.
     """
 
     comm: SingleProcess
     methods: tuple[str, ...]
     half: bool = False
+    half_scale: float = 1.0
 
     def __call__(
         self, dense: Sequence[tf.Tensor], slices: Sequence[tf.IndexedSlices], extras: tf.Tensor
@@ -62,7 +65,7 @@ class Reduction:
         payload += [self._shrink(tf.convert_to_tensor(slices[index])) for index in reduced_tables]
         # One grouped call: Horovod fuses its members into few transfers. Half and full precision cannot share one.
         sums = self.comm.allreduce(payload, name="gradients")
-        sums = [tf.cast(total, tf.float32) for total in sums]
+        sums = [self._restore(total) for total in sums]
         (extras,) = self.comm.allreduce([extras], name="extras")
         tables = list(slices)
         for position, index in enumerate(reduced_tables):
@@ -76,10 +79,13 @@ class Reduction:
         values = self.comm.allgather(self._shrink(own.values), name=f"{name}_values")
         rows = self.comm.allgather(own.indices, name=f"{name}_rows")
         # The row of absent ids comes with gradient zero from every rank and needs no second look.
-        return sum_by_row(rows, tf.cast(values, tf.float32), -1, tf.TensorShape(tf.get_static_value(own.dense_shape)))
+        return sum_by_row(rows, self._restore(values), -1, tf.TensorShape(tf.get_static_value(own.dense_shape)))
 
     def _shrink(self, tensor: tf.Tensor) -> tf.Tensor:
-        return tf.cast(tensor, tf.float16) if self.half else tensor
+        return tf.cast(tensor * self.half_scale, tf.float16) if self.half else tensor
+
+    def _restore(self, tensor: tf.Tensor) -> tf.Tensor:
+        return tf.cast(tensor, tf.float32) / self.half_scale if self.half else tensor
 
 
 def _touched_rows(total: tf.Tensor, like: tf.IndexedSlices) -> tf.IndexedSlices:

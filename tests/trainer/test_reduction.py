@@ -55,12 +55,12 @@ def dense(slices):
     return total
 
 
-def exchange(methods, gradients, *, half=False):
+def exchange(methods, gradients, *, half=False, half_scale=1.0):
     """Reduces rank 0's gradients with rank 1's; what comes out, and what rank 0 sent."""
     other = _OtherRank()
-    Reduction(other, methods, half)(*gradients[1])
+    Reduction(other, methods, half, half_scale)(*gradients[1])
     comm = _ThisRank(other)
-    return Reduction(comm, methods, half)(*gradients[0]), comm.sent
+    return Reduction(comm, methods, half, half_scale)(*gradients[0]), comm.sent
 
 
 def gradients_of_two_ranks(dtype=tf.int32):
@@ -154,6 +154,17 @@ def test_precision_on_the_wire(half):
     np.testing.assert_array_equal(dense(tables[1]), WANTED[1])
     # Signals and the loss never lose precision.
     assert extras.numpy()[0] == np.float32(fine) + np.float32(0.2)
+
+
+def test_small_gradients_survive_half_precision_scaled():
+    tiny = 2.0**-26  # below float16's smallest number, as the rows' gradients of a mean over 131072 are
+    gradients = gradients_of_two_ranks()
+    gradients[0][1][0] = slices_of([3], [tiny, 0])
+    gradients[0][1][1] = slices_of([3], [tiny, 0])
+    (_, lost, _), _ = exchange(("gather", "allreduce"), gradients, half=True)
+    (_, kept, _), _ = exchange(("gather", "allreduce"), gradients, half=True, half_scale=1024.0)
+    assert [dense(table)[3, 0] for table in lost] == [0.0, 0.0]
+    assert [dense(table)[3, 0] for table in kept] == [tiny, tiny]
 
 
 @pytest.mark.parametrize("method", ["gather", "allreduce"])

@@ -32,9 +32,9 @@ class Run:
 
 @pytest.fixture(scope="module", autouse=True)
 def growing_loss_scale():
-    """The loss scale doubles every other step, so that a resumed run has something to lose; float32 afterwards."""
+    """The loss scale doubles every fifth step, so that a resumed run has something to lose; float32 afterwards."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(steps, "LOSS_SCALE_GROWTH_STEPS", 2)
+        patch.setattr(steps, "LOSS_SCALE_GROWTH_STEPS", 5)
         yield
     keras.mixed_precision.set_global_policy("float32")
 
