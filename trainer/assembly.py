@@ -17,7 +17,7 @@ from trainer.steps import make_train_step
 
 _PROJECT_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
-# Lifts gradients of a mean over 131072 rows above float16's smallest numbers, and leaves mean gradients of up to 63 room.
+# Lifts gradients of a mean over 131072 rows above the smallest float16; leaves mean gradients of up to 63 room.
 _HALF_SCALE = 1024.0
 
 

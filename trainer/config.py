@@ -27,6 +27,7 @@ class DataConfig:
     dataset_path: str = "/outbrain/data"
     fspec_file: str = "feature_spec.yaml"
     synthetic_rows: int = 1_000_000
+    synthetic_seed: int = 0
     synthetic_cache_dir: str | None = None
     data_shards: int = 96
     shuffle_buffer_rows: int = 524_288
@@ -223,8 +224,9 @@ def _validate(config: RunConfig) -> None:
             refuse(name, "a finite number above 0")
     if settings["deep_warmup_epochs"] == float("inf"):
         refuse("deep_warmup_epochs", "finite")
-    if not 0 <= settings["seed"] < 2**31:
-        refuse("seed", "from 0 to 2147483647")
+    for name in ("seed", "synthetic_seed"):
+        if not 0 <= settings[name] < 2**31:
+            refuse(name, "from 0 to 2147483647")
     if not 0 <= settings["deep_dropout"] <= 0.9999:
         refuse("deep_dropout", "from 0 to 0.9999")
     if not settings["deep_hidden_units"] or min(settings["deep_hidden_units"]) < 1:

@@ -348,7 +348,7 @@ def open_spec(config: RunConfig) -> FeatureSpec:
     if data.dataset_type == "synthetic":
         return FeatureSpec.from_yaml(
             synthetic.cached_dataset(
-                rows=data.synthetic_rows, seed=config.training.seed, cache_dir=data.synthetic_cache_dir
+                rows=data.synthetic_rows, seed=data.synthetic_seed, cache_dir=data.synthetic_cache_dir
             )
         )
     path = os.path.join(data.dataset_path, data.fspec_file)
@@ -370,4 +370,6 @@ def _record_figures(figures: Figures | None) -> dict:
 
 
 def _skipped_note(skipped: int) -> tuple[str, ...]:
-    return (f"{skipped} steps were skipped because a gradient was not finite.",) if skipped else ()
+    if not skipped:
+        return ()
+    return (f"{skipped} {'step was' if skipped == 1 else 'steps were'} skipped: a gradient was not finite.",)

@@ -126,7 +126,8 @@ def test_synthetic_data_is_made_in_the_cache_and_found_again(tmp_path):
             tmp_path,
             dataset_type="synthetic",
             synthetic_rows=rows,
-            seed=seed,
+            synthetic_seed=seed,
+            seed=len(made),  # changes no data
             synthetic_cache_dir=str(tmp_path),
         )
         spec = experiment.open_spec(config)

@@ -94,6 +94,7 @@ REFUSED = [
     ("--data_shards=0", "--data_shards"),
     ("--shuffle_buffer_rows=0", "--shuffle_buffer_rows"),
     ("--synthetic_rows=0", "--synthetic_rows"),
+    ("--synthetic_seed=-1", "--synthetic_seed"),
     ("--intra_op_threads=0", "--intra_op_threads"),
     ("--num_auc_thresholds=0", "--num_auc_thresholds"),
     ("--benchmark_steps=0", "--benchmark_steps"),

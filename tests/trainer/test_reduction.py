@@ -159,12 +159,12 @@ def test_precision_on_the_wire(half):
 def test_small_gradients_survive_half_precision_scaled():
     tiny = 2.0**-26  # below float16's smallest number, as the rows' gradients of a mean over 131072 are
     gradients = gradients_of_two_ranks()
-    gradients[0][1][0] = slices_of([3], [tiny, 0])
-    gradients[0][1][1] = slices_of([3], [tiny, 0])
+    gradients[0][1][0] = slices_of([6], [tiny, 0])
+    gradients[0][1][1] = slices_of([6], [tiny, 0])
     (_, lost, _), _ = exchange(("gather", "allreduce"), gradients, half=True)
     (_, kept, _), _ = exchange(("gather", "allreduce"), gradients, half=True, half_scale=1024.0)
-    assert [dense(table)[3, 0] for table in lost] == [0.0, 0.0]
-    assert [dense(table)[3, 0] for table in kept] == [tiny, tiny]
+    assert [dense(table)[6, 0] for table in lost] == [0.0, 0.0]
+    assert [dense(table)[6, 0] for table in kept] == [tiny, tiny]
 
 
 @pytest.mark.parametrize("method", ["gather", "allreduce"])

@@ -39,7 +39,7 @@ class RawFiles:
             clicked = rng.integers(len(ads))
             self.clicks += [(display, int(ad), int(n == clicked)) for n, ad in enumerate(ads)]
             if display % 10:
-                location = ["US>CA>807", "US>NY", "NA", r"\N", ""][display % 5]
+                location = ["US>CA>807", "US>CO", "NA", r"\N", ""][display % 5]
                 self.events[display] = (1 + display % 60, [1, 2, r"\N"][display % 3], location)
 
     def write(self, folder, clicks=None):
