@@ -90,7 +90,7 @@ class Experiment:
                     writer=writer,
                 )
                 samples_per_sec = (
-                    outcome.steps * config.training.global_batch_size / outcome.seconds if outcome.steps else None
+                    outcome.timed_steps * config.training.global_batch_size / outcome.seconds if outcome.steps else None
                 )
                 if outcome.figures is not None:
                     throughput = {} if samples_per_sec is None else {"train_throughput": samples_per_sec}

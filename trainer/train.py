@@ -26,16 +26,18 @@ class Outcome:
       loss: the last step's, over all ranks; NaN if there was no step.
       figures: the last evaluation; None if training was stopped before one.
       stopped: whether a signal ended it before its last step.
-      seconds: time in steps, without evaluations and checkpoints.
       steps: steps done in this run.
+      timed_steps: those of them that `seconds` is of: all but the first, unless it is the only one.
+      seconds: time in steps, without evaluations and checkpoints.
     """
 
     step: int
     loss: float
     figures: Figures | None
     stopped: bool
-    seconds: float
     steps: int
+    timed_steps: int
+    seconds: float
 
 
 class StopSignal:
@@ -68,7 +70,6 @@ class SignalledBatches:
 
     def __init__(self, stream: BatchStream):
         self._batches = iter(stream)
-        self._last: dict[str, tf.Tensor] | None = None
         self._signature = stream.dataset.element_spec
         self.error: InputError | None = None
 
@@ -130,7 +131,7 @@ def train(
       InputError: bad values in the data or a loss that is not finite, on every rank.
     """
     loss, figures, stopped = math.nan, None, False
-    seconds, logged_seconds, logged_step = 0.0, 0.0, first_step
+    seconds, logged_seconds, logged_step, timed_from = 0.0, 0.0, first_step, first_step
     pending: tf.Tensor | None = None
     step = first_step
     started = clock()
@@ -170,6 +171,9 @@ def train(
             writer.write(step, validation_figures(figures))
         if saves or epoch_ends or step == last_step or stopped:
             save(step)
+        if step == first_step + 1 < last_step:
+            # The first step traces and compiles: its time says nothing of those that follow.
+            seconds, logged_seconds, logged_step, timed_from = 0.0, 0.0, step, step
         started = clock()
     if figures is None and not stopped:
         figures = evaluate()  # a restored run that had nothing left to do
@@ -181,6 +185,7 @@ def train(
         stopped=stopped,
         seconds=seconds,
         steps=step - first_step,
+        timed_steps=step - timed_from,
     )
 
 

@@ -141,8 +141,11 @@ def test_log_points_hold_the_loss_and_the_pace_since_the_last_one():
     ]
 
 
-def test_time_is_that_of_steps_alone():
-    assert Loop().run().seconds == pytest.approx(20.0)
+def test_time_is_that_of_steps_alone_and_not_of_the_first():
+    outcome = Loop().run()
+    assert (outcome.seconds, outcome.timed_steps, outcome.steps) == (pytest.approx(18.0), 9, 10)
+    only = Loop().run(last_step=1)
+    assert (only.seconds, only.timed_steps) == (pytest.approx(2.0), 1)
 
 
 def test_a_resumed_run_keeps_to_the_points_of_the_whole_one():
