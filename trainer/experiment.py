@@ -1,6 +1,7 @@
 """One run put together: data, model, state and steps from a configuration, and the record that comes out."""
 
 import dataclasses
+import math
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -112,7 +113,7 @@ class Experiment:
                 measured_steps=outcome.steps,
                 requested_steps=max(0, last_step - first_step),
                 loss=None if outcome.steps == 0 else outcome.loss,
-                **_record_figures(outcome.figures),
+                **self._figures(outcome.figures),
                 notes=(*notes, *_skipped_note(outcome.step - int(state.applied_steps.numpy()))),
             )
         )
@@ -129,7 +130,7 @@ class Experiment:
             Record(
                 **self._facts("inference", self._config.training.eval_batch_size),
                 distinct_rows=figures.rows,
-                **_record_figures(figures),
+                **self._figures(figures),
                 notes=(*self._weights_note(), *self._cut_notes(figures.ids_cut, "evaluation")),
             )
         )
@@ -279,6 +280,21 @@ class Experiment:
             "data_source": "generated" if teacher else "real",
         }
 
+    def _figures(self, figures: Figures | None) -> dict:
+        """Figures of an evaluation as a record names them, on generated data beside what its teacher reaches."""
+        if figures is None:
+            return {}
+        fields = dataclasses.asdict(figures)
+        del fields["rows"], fields["ids_cut"]
+        teacher = self._spec.metadata.get("teacher")
+        if teacher is not None:
+            fields["auc_margin_share"] = _share(figures.auc, 0.5, teacher["auc"])
+            if figures.map_at_12 is not None:
+                fields["map_margin_share"] = _share(
+                    figures.map_at_12, teacher["chance_map_at_12"], teacher["map_at_12"]
+                )
+        return fields
+
     def _benchmark_record(
         self,
         mode: str,
@@ -301,7 +317,7 @@ class Experiment:
             distinct_rows=min(measured.rows, usable_rows),
             passes=measured.rows / usable_rows,
             loss=measured.loss,
-            **_record_figures(measured.figures),
+            **self._figures(measured.figures),
             notes=(*notes, *_skipped_note(skipped)),
         )
 
@@ -361,12 +377,9 @@ def open_spec(config: RunConfig) -> FeatureSpec:
     return FeatureSpec.from_yaml(path)
 
 
-def _record_figures(figures: Figures | None) -> dict:
-    if figures is None:
-        return {}
-    fields = dataclasses.asdict(figures)
-    del fields["rows"], fields["ids_cut"]
-    return fields
+def _share(reached: float, chance: float, best: float) -> float:
+    """How far from chance to the best; NaN where the best is no better than chance."""
+    return (reached - chance) / (best - chance) if best > chance else math.nan
 
 
 def _skipped_note(skipped: int) -> tuple[str, ...]:

@@ -48,6 +48,7 @@ class Record:
     input_wait_share  0 to 1
     requested_steps   steps that were asked for, warm-up included; the run had warmup_steps + measured_steps
     distinct_rows, passes   rows of the dataset that were read, and how often it was gone through
+    auc_margin_share, map_margin_share   on generated data: AUC - 0.5 and MAP@12 - chance, as shares of the teacher's
     peak_memory_bytes each rank's largest resident memory
     config            the full configuration
     notes             what a reader of the figures must know, such as why the run ended early
@@ -76,6 +77,8 @@ class Record:
     map_at_12: float | None = None
     normalized_entropy: float | None = None
     calibration: float | None = None
+    auc_margin_share: float | None = None
+    map_margin_share: float | None = None
     displays: int | None = None
     displays_without_click: int | None = None
     peak_memory_bytes: tuple[int, ...] | None = None
@@ -171,7 +174,6 @@ def _rows(record: Record) -> list[tuple[str, Any, int, str]]:
     step_ms = record.step_ms or {}
     ranks_ms = record.rank_step_ms
     peaks = record.peak_memory_bytes
-    wait = record.input_wait_share
     return [
         ("device", record.device, 0, ""),
         ("precision", record.precision, 0, ""),
@@ -181,7 +183,7 @@ def _rows(record: Record) -> list[tuple[str, Any, int, str]]:
         *((f"step time, {name}", step_ms.get(name), 2, "ms") for name in ("mean", "p50", "p90", "p95", "p99")),
         ("rank medians, lowest", min(ranks_ms) if ranks_ms and len(ranks_ms) > 1 else None, 2, "ms"),
         ("rank medians, highest", max(ranks_ms) if ranks_ms and len(ranks_ms) > 1 else None, 2, "ms"),
-        ("waiting for input", None if wait is None else 100 * wait, 1, "%"),
+        ("waiting for input", _percent(record.input_wait_share), 1, "%"),
         ("warm-up", record.warmup_steps, 0, "steps"),
         ("measured", record.measured_steps, 0, "steps"),
         ("data source", record.data_source, 0, ""),
@@ -190,6 +192,8 @@ def _rows(record: Record) -> list[tuple[str, Any, int, str]]:
         ("loss", record.loss, 6, ""),
         ("MAP@12", record.map_at_12, 6, ""),
         ("AUC", record.auc, 6, ""),
+        ("MAP@12 above chance, of teacher's", _percent(record.map_margin_share), 1, "%"),
+        ("AUC above 0.5, of teacher's", _percent(record.auc_margin_share), 1, "%"),
         ("log loss", record.log_loss, 6, ""),
         ("normalized entropy", record.normalized_entropy, 6, ""),
         ("calibration", record.calibration, 6, ""),
@@ -197,6 +201,10 @@ def _rows(record: Record) -> list[tuple[str, Any, int, str]]:
         ("displays without a click", record.displays_without_click, 0, ""),
         ("peak memory, highest rank", max(peaks) / 2**20 if peaks else None, 0, "MiB"),
     ]
+
+
+def _percent(share: float | None) -> float | None:
+    return None if share is None else 100 * share
 
 
 def _number(value: Any, digits: int) -> str:

@@ -1,6 +1,8 @@
 """What a run does with its settings: all is real but the model's computation (which test_resume and others have)."""
 
+import dataclasses
 import json
+import math
 import os
 import shutil
 
@@ -14,6 +16,7 @@ import yaml
 from small_runs import EVAL_ROWS, STEPS_PER_EPOCH
 
 from data.errors import InputError
+from data.feature_spec import FeatureSpec
 from trainer import experiment, resume
 from trainer.distributed import SingleProcess
 
@@ -143,6 +146,28 @@ def test_too_few_rows_for_a_batch(train):
 
 
 # What the reader of a record is told.
+
+
+def test_shares_of_what_the_teacher_reaches(train, dataset):
+    record = train()
+    teacher = FeatureSpec.from_yaml(str(dataset / "feature_spec.yaml")).metadata["teacher"]
+    assert record.auc == pytest.approx(0.5 + record.auc_margin_share * (teacher["auc"] - 0.5))
+    chance = teacher["chance_map_at_12"]
+    assert record.map_at_12 == pytest.approx(chance + record.map_margin_share * (teacher["map_at_12"] - chance))
+
+
+def test_no_shares_without_a_teacher(train, dataset, monkeypatch):
+    spec = FeatureSpec.from_yaml(str(dataset / "feature_spec.yaml"))
+    monkeypatch.setattr(experiment, "open_spec", lambda _: dataclasses.replace(spec, metadata={}))
+    record = train()
+    assert record.data_source == "real" and record.auc is not None
+    assert record.auc_margin_share is None and record.map_margin_share is None
+
+
+@pytest.mark.parametrize(("reached", "share"), [(0.5, 0.0), (0.75, 1.0), (0.625, 0.5), (0.45, -0.2)])
+def test_share_of_a_margin(reached, share):
+    assert experiment._share(reached, 0.5, 0.75) == pytest.approx(share)
+    assert math.isnan(experiment._share(reached, 0.5, 0.5))
 
 
 def test_notes_of_rows_that_were_left_out_and_ids_that_were_cut(train, dataset, tmp_path, idle):

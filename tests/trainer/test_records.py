@@ -1,5 +1,6 @@
 """Records: strict JSON by other readers' rules, atomic files, and tables read as a person reads them."""
 
+import dataclasses
 import json
 import math
 import re
@@ -143,6 +144,15 @@ def test_evaluation_table():
     }  # fmt: skip
     title = render_table(EVALUATION).splitlines()[0]
     assert title == "wide_deep inference, optimized, configuration full, version 2.0"
+
+
+def test_shares_are_shown_as_percentages():
+    record = dataclasses.replace(EVALUATION, auc_margin_share=0.9788, map_margin_share=0.5)
+    rows = table_rows(record)
+    assert rows["AUC above 0.5, of teacher's"] == ["97.9", "%"] and rows["MAP@12 above chance, of teacher's"] == [
+        "50.0",
+        "%",
+    ]
 
 
 def test_table_is_aligned():
