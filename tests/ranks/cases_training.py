@@ -1,6 +1,7 @@
 """Cases: training on several ranks beside training on one, and the same with each guarantee taken away."""
 
 import contextlib
+import time
 
 import numpy as np
 from rank_cases import STEPS, Context, case, replaced, run_main, trained
@@ -71,6 +72,27 @@ def benchmark(context: Context) -> dict:
     steps = (f"--benchmark_steps={STEPS}", "--benchmark_warmup_steps=10")
     return trained(
         context, NO_DROPOUT, f"--global_batch_size={EVEN}", "--table_reduction=gather", "--benchmark", *steps
+    )
+
+
+@case(2)
+def benchmark_with_a_slow_rank(context: Context) -> dict:
+    """The same, rank 1 taking 50 ms longer over each step."""
+
+    def delayed(step: int, batch: dict) -> dict:
+        if context.comm.rank == 1:
+            time.sleep(0.05)
+        return batch
+
+    steps = ("--benchmark_steps=20", "--benchmark_warmup_steps=5")
+    return trained(
+        context,
+        NO_DROPOUT,
+        f"--global_batch_size={EVEN}",
+        "--table_reduction=gather",
+        "--benchmark",
+        *steps,
+        change_batch=delayed,
     )
 
 

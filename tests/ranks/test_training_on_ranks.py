@@ -78,6 +78,13 @@ def test_a_benchmark_trains_as_training_does(two_ranks):
         assert record["distinct_rows"] == 40 * EVEN
 
 
+def test_one_slow_rank_slows_the_step_time_of_all(two_ranks):
+    (plain, _), (slow, _) = two_ranks.results("benchmark"), two_ranks.results("benchmark_with_a_slow_rank")
+    # A sleep of 50 ms is never shorter. How much shorter than it the undisturbed steps are depends on the machine.
+    assert min(slow["record"]["rank_step_ms"]) >= 50 and slow["record"]["step_ms"]["p50"] >= 50
+    assert slow["record"]["step_ms"]["p50"] > plain["record"]["step_ms"]["p50"] + 25
+
+
 def test_a_checkpoint_is_evaluated_as_it_was_when_trained(two_ranks):
     for found in two_ranks.results("evaluation_of_a_checkpoint"):
         for name in ("log_loss", "auc", "map_at_12", "displays", "calibration"):
