@@ -3,7 +3,7 @@
 # test_dockerfile.py checks every path and command below.
 #
 #     docker build -t recsys-harness .
-#     docker run --gpus=all --ipc=host -v /outbrain:/outbrain recsys-harness \
+#     docker run --gpus=all --ipc=host -v /outbrain:/outbrain -v "$PWD/results:/results" recsys-harness \
 #         horovodrun -np 8 sh hvd_wrapper.sh python main.py --amp --xla
 FROM nvcr.io/nvidia/tensorflow:25.02-tf2-py3
 

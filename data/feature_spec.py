@@ -4,6 +4,7 @@ The YAML format is the one that users of the ancestors have (`feature_spec`, `so
 `metadata`), so their files load unchanged.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -159,9 +160,14 @@ class FeatureSpec:
     def to_yaml(self, path: str) -> None:
         """Writes the document, complete or not at all."""
         partial = f"{path}.{os.getpid()}.partial"
-        with open(partial, "w", encoding="utf-8") as file:
-            yaml.safe_dump(self.to_dict(), file, sort_keys=False)
-        os.replace(partial, path)
+        try:
+            with open(partial, "w", encoding="utf-8") as file:
+                yaml.safe_dump(self.to_dict(), file, sort_keys=False)
+            os.replace(partial, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.remove(partial)
+            raise
 
     @classmethod
     def from_yaml(cls, path: str) -> "FeatureSpec":
@@ -205,7 +211,7 @@ class FeatureSpec:
             for name, entry in _mapping(sections["feature_spec"], where, "feature_spec").items()
         }
         sources = {
-            source: tuple(_chunk(chunk, where, f"source_spec.{source}") for chunk in chunks or ())
+            source: _chunks(chunks, where, f"source_spec.{source}")
             for source, chunks in _mapping(sections["source_spec"], where, "source_spec").items()
         }
         return cls(
@@ -284,6 +290,12 @@ def _feature(name: str, entry: Mapping[str, Any], where: str) -> Feature:
         max_hotness=1 if hotness is None else _integer(hotness, where, f"feature_spec.{name}.max_hotness"),
         dtype=None if entry.get("dtype") is None else str(entry["dtype"]),
     )
+
+
+def _chunks(value: Any, where: str, what: str) -> tuple[Chunk, ...]:
+    if not isinstance(value, list | tuple | type(None)):
+        raise InputError(f"{where}: {what} must be a list of chunks, got {str(value)[:60]!r}")
+    return tuple(_chunk(chunk, where, what) for chunk in value or ())
 
 
 def _chunk(value: Any, where: str, what: str) -> Chunk:

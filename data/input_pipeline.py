@@ -1,7 +1,7 @@
 """Parquet -> tf.data: the batches of a dataset that a feature specification describes.
 
 A batch is a dictionary of tensors, one row an example:
-  ids        (rows, spec.total_hotness) int32, or int64 where a cardinality needs it; -1 = absent
+  ids        (rows, spec.total_hotness) int32, or int64 where the sum of the cardinalities needs it; -1 = absent
   numerical  (rows, numerical features) float32
   labels     (rows,) float32
 and in evaluation also

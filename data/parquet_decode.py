@@ -38,11 +38,15 @@ class Copy:
 
 class PackedLayout:
     """Shapes and types of the packed arrays: ids (rows, total hotness), numerical (rows, n), labels (rows,) and, where
-    the display is read, group_ids (rows,). Ids are int32 unless a cardinality needs more."""
+    the display is read, group_ids (rows,).
+
+    Ids are int32 unless the cardinalities sum to more than 2^31 - 1: models keep tables one below the other and add
+    the rows above to an id, in the type of the ids; the sum itself is the row that stands for an absent id.
+    """
 
     def __init__(self, columns: Sequence[Column]):
         self.columns = tuple(columns)
-        wide = any((column.cardinality or 0) > 2**31 for column in columns)
+        wide = sum(column.cardinality or 0 for column in columns) > np.iinfo(np.int32).max
         hotness = sum(column.hotness for column in columns if column.tensor == "ids")
         numericals = sum(column.tensor == "numerical" for column in columns)
         self.tensors: dict[str, tuple[tuple[int, ...], np.dtype]] = {

@@ -19,12 +19,12 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from data.errors import InputError
+from data.hashing import WEYL_STEP, mix
 
 MIN_GROUPS_PER_BATCH = 8
 EVALUATION_WINDOW_ROWS = 131_072
 
 _BLOCK_ROWS = 8192
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _ORDER_OF_GROUPS, _ORDER_OF_ROWS = 0, 1  # domains of the random keys
 
 
@@ -319,16 +319,10 @@ def _segments(order: np.ndarray, ends: Sequence[int], begin: int, end: int) -> I
 
 
 def _random_bits(key: tuple[int, ...], counter: np.ndarray) -> np.ndarray:
-    """64 random bits for each counter: SplitMix64's finaliser over a Weyl sequence that the key starts.
+    """64 random bits for each counter: SplitMix64 from a state that the key gives.
 
     A function of (key, counter) and not a stream, so that a rank draws the bits of its own rows only.
     """
     words = [word % 2**64 for word in key]
     start = np.random.SeedSequence(words).generate_state(1, np.uint64)[0]
-    bits = counter * _GOLDEN
-    bits += start
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        bits ^= bits >> np.uint64(shift)
-        bits *= np.uint64(factor)
-    bits ^= bits >> np.uint64(31)
-    return bits
+    return mix(counter * WEYL_STEP + start)

@@ -25,6 +25,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
+from data import command_line
 from data.displays import MAX_ADS
 from data.errors import InputError
 from data.feature_spec import TEST, TRAIN, Chunk, Feature, FeatureSpec
@@ -114,31 +115,33 @@ def cached_dataset(*, rows: int, seed: int, spec: FeatureSpec | None = None, cac
     return path
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; returns the exit code."""
-    parser = _Parser(prog="python -m data.synthetic", description="Generates click data with a planted teacher.")
-    parser.add_argument("--output", required=True, metavar="DIR", help="folder to write; must not exist or be empty")
-    parser.add_argument("--rows", required=True, type=int, metavar="N", help="rows of both sources together")
-    parser.add_argument("--seed", required=True, type=int, metavar="S", help="non-negative integer")
-    parser.add_argument("--feature_spec", metavar="F", help="features to generate, a YAML file; Outbrain's by default")
-    try:
-        options = parser.parse_args(arguments)
-        spec = FeatureSpec.from_yaml(options.feature_spec) if options.feature_spec else None
-        written = generate(options.output, rows=options.rows, seed=options.seed, spec=spec)
-    except InputError as error:
-        print(error, file=sys.stderr)
-        return 2
-    figures, counts = written.metadata["teacher"], written.metadata["synthetic"]
-    print(
-        f"{written.path}: {counts['train_rows']} rows of {counts['train_displays']} displays to train, "
-        f"{figures['rows']} rows of {figures['displays']} displays to evaluate"
-    )
-    print(
+def summary(spec: FeatureSpec) -> str:
+    """What `generate` wrote, for people."""
+    figures, counts = spec.metadata["teacher"], spec.metadata["synthetic"]
+    return (
+        f"{spec.path}: {counts['train_rows']} rows of {counts['train_displays']} displays to train, "
+        f"{figures['rows']} rows of {figures['displays']} displays to evaluate\n"
         f"teacher on the evaluation rows: AUC {figures['auc']:.5f}, MAP@12 {figures['map_at_12']:.5f} "
         f"(chance {figures['chance_map_at_12']:.5f}), log loss {figures['log_loss']:.5f} "
         f"(base rate {figures['base_rate_log_loss']:.5f})"
     )
-    return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; returns the exit code."""
+    parser = command_line.Parser(
+        prog="python -m data.synthetic", description="Generates click data with a planted teacher."
+    )
+    parser.add_argument("--output", required=True, metavar="DIR", help="folder to write; must not exist or be empty")
+    parser.add_argument("--rows", required=True, type=int, metavar="N", help="rows of both sources together")
+    parser.add_argument("--seed", required=True, type=int, metavar="S", help="non-negative integer")
+    parser.add_argument("--feature_spec", metavar="F", help="features to generate, a YAML file; Outbrain's by default")
+
+    def work(options: argparse.Namespace) -> str:
+        spec = FeatureSpec.from_yaml(options.feature_spec) if options.feature_spec else None
+        return summary(generate(options.output, rows=options.rows, seed=options.seed, spec=spec))
+
+    return command_line.run(parser, work, arguments)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,11 +176,6 @@ class _Recipe:
         channels = self.spec.to_dict()["channel_spec"]
         content = [GENERATOR_VERSION, self.rows, self.seed, self.valid_fraction, self.rows_per_group, shape, channels]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str):
-        raise InputError(f"{self.prog}: {message}; --help lists the options")
 
 
 def _generate(output: str, recipe: _Recipe) -> FeatureSpec:

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from data.click_ranking import average_precision, chance_average_precision
 from data.displays import MIN_ADS, Displays, IdLists, draw_displays
 from data.feature_spec import FeatureSpec
-from data.teacher import Teacher, average_precision, chance_average_precision, draw_clicks, plant, roc_auc
+from data.teacher import Teacher, draw_clicks, plant, roc_auc
 
 CHUNK_ROWS = 65536
 CHUNK_VALUES = 2**22
@@ -55,7 +56,7 @@ class TeacherScore:
         probability = self._teacher.click_probability(utility)
         self._sums += (
             np.count_nonzero(of_display),
-            average_precision(chunk.utility, chunk.clicks, chunk.displays)[of_display].sum(),
+            average_precision(chunk.utility, chunk.clicks, chunk.displays.sizes)[of_display].sum(),
             chance_average_precision(chunk.displays.sizes)[of_display].sum(),
             -np.log(np.where(clicks == 1, probability, 1.0 - probability)).sum(),
         )

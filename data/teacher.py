@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from data import power_law
-from data.displays import MAX_ADS, Displays, IdLists, page_features, parent_feature
+from data.displays import Displays, IdLists, page_features, parent_feature
 from data.feature_spec import Feature, FeatureSpec
 
 TARGET_AUC = 0.775
@@ -130,24 +130,6 @@ def roc_auc(scores: np.ndarray, positives: np.ndarray) -> float:
     return _grouped_auc(np.unique(scores, return_inverse=True)[1], positives)
 
 
-def average_precision(utility: np.ndarray, clicks: np.ndarray, displays: Displays) -> np.ndarray:
-    """1 / rank of the click of each display, (displays,); among equals, the mean over their orders.
-
-    That is the average precision at 12, since no display shows more and each has one click.
-    """
-    table = displays.padded(utility, -np.inf)
-    clicked = utility[np.flatnonzero(clicks)][:, None]
-    above = np.sum(table > clicked, axis=1)
-    tied = np.sum(table == clicked, axis=1)
-    harmonic = _harmonic_numbers()
-    return (harmonic[above + tied] - harmonic[above]) / tied
-
-
-def chance_average_precision(sizes: np.ndarray) -> np.ndarray:
-    """The same for ads in random order, (displays,)."""
-    return _harmonic_numbers()[sizes] / sizes
-
-
 def _grouped_auc(group: np.ndarray, positives: np.ndarray) -> float:
     """AUC where the scores are replaced by their place 0, 1, ... among the distinct ones."""
     positive = np.bincount(group, weights=positives)
@@ -155,10 +137,6 @@ def _grouped_auc(group: np.ndarray, positives: np.ndarray) -> float:
     below = np.cumsum(negative) - negative
     pairs = positive.sum() * negative.sum()
     return float(np.sum(positive * (below + 0.5 * negative)) / pairs) if pairs > 0 else float("nan")
-
-
-def _harmonic_numbers() -> np.ndarray:
-    return np.concatenate([[0.0], np.cumsum(1.0 / np.arange(1, MAX_ADS + 1))])
 
 
 def _sum_terms(terms: Sequence[Term], columns: Mapping[str, np.ndarray | IdLists]) -> np.ndarray:

@@ -1,1 +1,1 @@
-"""Keras models that return logits. Imports TensorFlow and data.feature_spec only."""
+"""Keras models that return logits. Imports TensorFlow, Keras, numpy and the data room only."""

@@ -1,5 +1,7 @@
 """Fixtures shared by all tests."""
 
+import hashlib
+import os
 import pathlib
 import threading
 
@@ -7,15 +9,34 @@ import numpy as np
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
+# SHA-256 of clicks_train.csv: 9999 rows of 1959 displays.
+KNOWN_CLICKS = "d749ca0da81565134c9f61513b1540caa9373263336347a8a4493e018c9b6738"
 
 
 @pytest.fixture(scope="session")
-def shared_data() -> pathlib.Path:
-    """Folder of data sets that are kept beside the checkout, not in it."""
-    for folder in (ROOT.parent / "shared" / "data", ROOT / "shared" / "data"):
-        if folder.is_dir():
+def outbrain_sample() -> pathlib.Path:
+    """Folder of raw Outbrain files: the one that $OUTBRAIN_SAMPLE names or, if it is not set, one beside the checkout.
+
+    The data are not in the repository; without them the test is skipped.
+    """
+    named = os.environ.get("OUTBRAIN_SAMPLE")
+    beside = (ROOT.parent / "shared" / "data" / "outbrain_sample", ROOT / "shared" / "data" / "outbrain_sample")
+    folders = (pathlib.Path(named).absolute(),) if named else beside
+    for folder in folders:
+        if all((folder / file).is_file() for file in ("clicks_train.csv", "events.csv", "promoted_content.csv")):
             return folder
-    pytest.skip("no data folder: ../shared/data does not exist")
+    pytest.skip(
+        "no Outbrain sample: set OUTBRAIN_SAMPLE to a folder that holds clicks_train.csv, events.csv and "
+        f"promoted_content.csv (looked in {', '.join(map(str, folders))})"
+    )
+
+
+@pytest.fixture(scope="session")
+def known_outbrain_sample(outbrain_sample) -> pathlib.Path:
+    """The folder, if it holds the very sample whose counts and figures the tests know."""
+    if hashlib.sha256((outbrain_sample / "clicks_train.csv").read_bytes()).hexdigest() != KNOWN_CLICKS:
+        pytest.skip(f"{outbrain_sample} (OUTBRAIN_SAMPLE) is another sample than the one whose figures are known")
+    return outbrain_sample
 
 
 class _Meeting:

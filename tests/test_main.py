@@ -97,7 +97,7 @@ def test_log_record_and_checkpoint_are_written(trained):
     assert data[0][0] == "PARAMETER" and data[-1][0] == []
     assert {"train_throughput", "loss_val", "auc_roc", "streaming_map_val"} == set(data[-1][1])
     record = json.loads((results / "result.json").read_text())
-    epoch = record["measured_steps"] // 2
+    epoch = (record["warmup_steps"] + record["measured_steps"]) // 2
     assert [step for step, values in data if "loss_val" in values][:-1] == [epoch, 2 * epoch]
     assert record["auc"] == data[-1][1]["auc_roc"] and record["config"]["num_auc_thresholds"] == 8000
     assert record["data_source"] == "generated" and record["samples_per_sec"] > 0

@@ -93,8 +93,8 @@ class Trained:
 
 
 @pytest.fixture(scope="module")
-def raw(shared_data):
-    return shared_data / "outbrain_sample"
+def raw(known_outbrain_sample):
+    return known_outbrain_sample
 
 
 @pytest.fixture(scope="module")

@@ -133,6 +133,7 @@ def apply(
     device_uuid: str | None = None,
     use_gpu: bool = True,
     neighbourhoods: Sequence[Collection[int]] | None = None,
+    asked_for: bool = True,
     topology: Topology | None = None,
     nvml: Any = None,
     environ: Mapping[str, str] = os.environ,
@@ -142,6 +143,7 @@ def apply(
     neighbourhoods: by local rank, every rank's `neighbourhood().cpus`. Without them the other ranks' are taken for
       the same as this one's: ranks near different sockets still share nothing, but CPUs stay idle, and a warning says
       so.
+    asked_for: whether the user named the mode; if not, one CPU that leaves nothing to choose is worth no warning.
     topology: None reads sysfs. The other arguments are those of `plan` and `neighbourhood`.
     Raises only for an unknown mode (InputError) or an impossible rank (ValueError): what a machine cannot tell or
     refuses becomes a warning.
@@ -164,7 +166,7 @@ def apply(
         claims[local_rank] = own.cpus
     planned = _plan_claims(mode, local_rank, claims, read_topology() if topology is None else topology)
     warnings += planned.warnings
-    if len(before) == 1:
+    if len(before) == 1 and asked_for:
         warnings += (f"affinity {mode}: this process may use one CPU, so there is nothing to choose",)
     try:
         _move_all_threads(planned.cpus)

@@ -67,7 +67,7 @@ class State:
       step: training steps done.
       tables: the embedding tables.
       dense: every other variable, by name; optimizer state under OPTIMIZER_PREFIX.
-      scalars: what JSON can hold: loss scale, epoch, data position, seed, world size.
+      scalars: what JSON can hold, such as what the position in the data depends on.
       spec_digest: `FeatureSpec.digest()` of the model.
     """
 

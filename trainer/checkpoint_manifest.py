@@ -45,7 +45,7 @@ class Manifest:
       created: nanoseconds since the epoch, larger than that of every checkpoint that was there before.
       run_id: the run that made it.
       spec_digest: `FeatureSpec.digest()` of its model.
-      scalars: what the trainer gave: loss scale, data position and the like.
+      scalars: what the trainer gave, such as what the position in the data depends on.
       tables: embedding tables by name.
       dense: name -> (shape, dtype) of everything that is not a table, all of it in `dense_file`.
     """

@@ -49,8 +49,9 @@ class Experiment:
         environment = machine.environment()
         if comm.rank == 0:
             print(first_line(config, comm, surroundings), flush=True)
-            for warning in surroundings.warnings:
-                print(f"main.py: warning: {warning}", file=sys.stderr, flush=True)
+        who = f"rank {comm.rank}: " if comm.size > 1 else ""
+        for warning in surroundings.warnings:  # each rank has its own
+            print(f"main.py: warning: {who}{warning}", file=sys.stderr, flush=True)
         agree(
             comm, lambda: shard_strata(config.training.global_batch_size, config.data.data_shards, comm.rank, comm.size)
         )
@@ -109,8 +110,8 @@ class Experiment:
             Record(
                 **self._facts("training", config.training.global_batch_size),
                 samples_per_sec=samples_per_sec,
-                warmup_steps=0,
-                measured_steps=outcome.steps,
+                warmup_steps=outcome.steps - outcome.timed_steps,
+                measured_steps=outcome.timed_steps,
                 requested_steps=max(0, last_step - first_step),
                 loss=None if outcome.steps == 0 else outcome.loss,
                 **self._figures(outcome.figures),
@@ -317,6 +318,7 @@ class Experiment:
             distinct_rows=min(measured.rows, usable_rows),
             passes=measured.rows / usable_rows,
             loss=measured.loss,
+            wire_bytes=measured.wire_bytes,
             **self._figures(measured.figures),
             notes=(*notes, *_skipped_note(skipped)),
         )

@@ -40,8 +40,11 @@ def _define(values: flags.FlagValues) -> None:
     text("dataset_path", "Folder of the dataset.")
     text("fspec_file", "Feature specification, relative to dataset_path.")
     text("embedding_sizes_file", "JSON file of embedding dimensions by feature; a rule supplies those it lacks.")
-    text("model_dir", "Folder of the checkpoints; ./checkpoints where /outbrain is missing.")
-    text("results_dir", "Folder of the log, the record and the ranks' output; ./results where /results is missing.")
+    text("model_dir", "Folder of the checkpoints; ./checkpoints where /outbrain cannot be written.")
+    text(
+        "results_dir",
+        "Folder of log, record and the ranks' output; ./results where /results cannot be written.",
+    )
     text("log_filename", "Name of the DLLogger log in results_dir.")
     switch("use_checkpoint", "Go on from, or evaluate, the newest checkpoint in model_dir.")
     integer("synthetic_rows", "Rows to generate, training and evaluation together.")

@@ -98,11 +98,12 @@ def _settle(config: RunConfig, comm, fell_back: tuple[str, ...], log: RankLog) -
         local_size=comm.local_size,
         use_gpu=use_gpu,
         neighbourhoods=here if len(here) == comm.local_size else None,
+        asked_for="affinity" in config.given,
     )
     warnings = applied.warnings
     share = _share(config, comm, applied.cpus)
     if config.device.intra_op_threads is None and share != threads:
-        warnings += (f"rank {comm.rank} has {share} CPUs and {threads} threads; --intra_op_threads={share} fits",)
+        warnings += (f"{threads} threads for {share} CPUs; --intra_op_threads={share} fits",)
     config, smaller = fall_back_batch_sizes(config, has_gpu=device.has_gpu)
     idle = runtime.without_effect(
         config.device, given=config.given, world_size=comm.size, affinity_changed=applied.changed
@@ -138,7 +139,7 @@ def _fail(log: RankLog, comm, rank: int, error: BaseException) -> NoReturn:
 
     _ignore_launcher()
     if is_lost_rank(error):
-        _print_line(comm, rank, "ended because another rank did; that rank's output says why")
+        _print_line(comm, rank, "ended because another rank did: that rank's output says why, unless it was killed")
     else:
         print(f"main.py: rank {rank} failed:", file=sys.stderr)
         traceback.print_exception(error)

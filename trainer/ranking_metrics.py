@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from data.hashing import mix
 from trainer.metric_inputs import (
     Communicator,
     SingleProcess,
@@ -276,7 +277,7 @@ class DisplayRows:
 
     def _pack(self) -> None:
         rows = concatenate_rows(self._staged)
-        bucket = (_mix(rows[0]) >> np.uint64(64 - BUCKET_BITS)).astype(np.uint8)
+        bucket = (mix(rows[0].view(np.uint64)) >> np.uint64(64 - BUCKET_BITS)).astype(np.uint8)
         order = np.argsort(bucket, kind="stable")
         bounds = np.concatenate(([0], np.cumsum(np.bincount(bucket, minlength=BUCKETS))))
         self._blocks.append((tuple(column[order] for column in rows), bounds))
@@ -308,18 +309,10 @@ def _cut(rows: Rows, start: int, stop: int) -> Rows:
     return tuple(column[start:stop].copy() for column in rows)
 
 
-def _mix(display_ids: np.ndarray) -> np.ndarray:
-    """64 well-mixed bits of each id: the finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014)."""
-    x = display_ids.view(np.uint64)
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
-
-
 def _exchange(rows: Rows, score_type: type, comm: Communicator) -> Rows:
     """Sends each row to the rank that its display's hash names; returns the rows that came to this one."""
     # The low bits: the high ones chose the bucket and are the same for many of these rows.
-    destination = (_mix(rows[0]) & np.uint64(0xFFFFFFFF)) % np.uint64(comm.size)
+    destination = (mix(rows[0].view(np.uint64)) & np.uint64(0xFFFFFFFF)) % np.uint64(comm.size)
     order = np.argsort(destination.astype(np.int32), kind="stable")
     bounds = np.cumsum(np.bincount(destination.astype(np.int64), minlength=comm.size))[:-1]
     # One message of bytes per pair of ranks instead of one per column.

@@ -48,6 +48,7 @@ class Record:
     input_wait_share  0 to 1
     requested_steps   steps that were asked for, warm-up included; the run had warmup_steps + measured_steps
     distinct_rows, passes   rows of the dataset that were read, and how often it was gone through
+    wire_bytes        bytes that rank 0 handed to collectives in the last training step
     auc_margin_share, map_margin_share   on generated data: AUC - 0.5 and MAP@12 - chance, as shares of the teacher's
     peak_memory_bytes each rank's largest resident memory
     config            the full configuration
@@ -70,6 +71,7 @@ class Record:
     requested_steps: int | None = None
     distinct_rows: int | None = None
     passes: float | None = None
+    wire_bytes: int | None = None
     data_source: str | None = None
     loss: float | None = None
     log_loss: float | None = None
@@ -184,6 +186,7 @@ def _rows(record: Record) -> list[tuple[str, Any, int, str]]:
         ("rank medians, lowest", min(ranks_ms) if ranks_ms and len(ranks_ms) > 1 else None, 2, "ms"),
         ("rank medians, highest", max(ranks_ms) if ranks_ms and len(ranks_ms) > 1 else None, 2, "ms"),
         ("waiting for input", _percent(record.input_wait_share), 1, "%"),
+        ("sent by rank 0 in a step", record.wire_bytes / 2**20 if record.wire_bytes else None, 2, "MiB"),
         ("warm-up", record.warmup_steps, 0, "steps"),
         ("measured", record.measured_steps, 0, "steps"),
         ("data source", record.data_source, 0, ""),

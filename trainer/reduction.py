@@ -8,11 +8,9 @@ import tensorflow as tf
 from models.embedding import sum_by_row
 from trainer.distributed import SingleProcess
 
-METHODS = ("auto", "gather", "allreduce")
-
 
 def choose_method(*, ids_per_rank: int, table_rows: int, dim: int, world_size: int, value_bytes: int = 4) -> str:
-    """ "gather" the touched rows of every rank or "allreduce" the whole table, by the bytes a rank receives.
+    """Whether to "gather" the touched rows of every rank or to "allreduce" the table, by the bytes a rank receives.
 
     Gathering brings (n - 1) lists of at most `ids_per_rank` distinct rows with their 4-byte ids; a ring allreduce
     passes 2 (n - 1) / n times the table.

@@ -58,7 +58,7 @@ def environment_for(device: DeviceConfig, environ: Mapping[str, str]) -> dict[st
 
 
 def import_tensorflow(device: DeviceConfig, environ: MutableMapping[str, str] = os.environ):
-    """Sets the environment and imports TensorFlow; the only import that may come before it is set is none."""
+    """Sets the environment, then imports TensorFlow, which reads it once: nothing may import TensorFlow before."""
     environ.update(environment_for(device, environ))
     with _without_start_up_noise():
         import tensorflow as tf

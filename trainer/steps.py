@@ -20,7 +20,6 @@ Schedule = Callable[[tf.Tensor], tf.Tensor]
 
 # Positions in the vector of signals that ranks add up in every step.
 STOP, FAILED = 0, 1
-NO_SIGNALS = (0.0, 0.0)
 
 
 def make_train_step(
@@ -78,6 +77,7 @@ def make_train_step(
                 table.variable, slices.indices, slices.values, rates[table.group], state.applied_steps
             )
         state.applied_steps.assign_add(1)
+        return tf.ones(())
 
     @tf.function(reduce_retracing=True, autograph=False)
     def train_step(batch: Batch, signals: tf.Tensor, step: tf.Tensor):
@@ -94,16 +94,16 @@ def make_train_step(
         if state.dynamic_loss_scale:
             dense_gradients = [gradient / loss_scale for gradient in dense_gradients]
             slices = [tf.IndexedSlices(s.values / loss_scale, s.indices, s.dense_shape) for s in slices]
+        # float16 overflows, in the model or on the wire. Elsewhere what is not finite shows in the loss.
+        if state.dynamic_loss_scale or reduction.half:
             # The sums are the same on every rank, and so is the verdict.
             finite = all_finite([*dense_gradients, *(s.values for s in slices)])
-            if_finite = lambda: apply(dense_gradients, slices)  # noqa: E731
-            tf.cond(finite, lambda: (if_finite(), tf.constant(0))[1], lambda: tf.constant(0))
-            _update_loss_scale(state, finite)
-            skipped = 1.0 - tf.cast(finite, tf.float32)
+            applied = tf.cond(finite, lambda: apply(dense_gradients, slices), lambda: tf.zeros(()))
+            if state.dynamic_loss_scale:
+                _update_loss_scale(state, finite)
         else:
-            apply(dense_gradients, slices)
-            skipped = tf.zeros(())
-        return {"loss": extras[0], "signals": extras[1:], "skipped": skipped, "wire_bytes": wire_bytes}
+            applied = apply(dense_gradients, slices)
+        return {"loss": extras[0], "signals": extras[1:], "skipped": 1.0 - applied, "wire_bytes": wire_bytes}
 
     return train_step
 

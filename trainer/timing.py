@@ -38,10 +38,6 @@ class StepTimes:
     elapsed_s: float
     measured_rows: int = 0
 
-    def samples_per_sec(self, batch_size: int) -> float:
-        """Rows per second if every measured step had `batch_size` rows: the global batch for the whole run's figure."""
-        return self.measured_steps * batch_size / self.elapsed_s if self.elapsed_s else math.nan
-
     @property
     def step_ms(self) -> dict[str, float]:
         """Mean and percentiles in milliseconds, under the names that records use."""
@@ -102,11 +98,6 @@ class StepTimer:
         self._step_ns = array("q")
         self._measured_wait_ns = 0
         self._measured_rows = 0
-
-    @property
-    def steps_done(self) -> int:
-        """Steps that have ended, warm-up included."""
-        return self._steps_done
 
     def start(self) -> None:
         """The clock starts (again): the next step begins now."""

@@ -151,7 +151,8 @@ def train(
         seen = out["signals"] if pauses or pending is None else pending
         pending = out["signals"]
         batches.raise_together(seen.numpy(), comm)
-        stopped = bool(seen.numpy()[STOP])
+        # A rank that is alone need not wait for the others to have heard of it.
+        stopped = bool(seen.numpy()[STOP]) or (comm.size == 1 and stop_requested())
         if pauses or stopped:
             loss = float(out["loss"])
             if not math.isfinite(loss) and not float(out["skipped"]):
@@ -171,7 +172,7 @@ def train(
             writer.write(step, validation_figures(figures))
         if saves or epoch_ends or step == last_step or stopped:
             save(step)
-        if step == first_step + 1 < last_step:
+        if step == first_step + 1 < last_step and not stopped:
             # The first step traces and compiles: its time says nothing of those that follow.
             seconds, logged_seconds, logged_step, timed_from = 0.0, 0.0, step, step
         started = clock()

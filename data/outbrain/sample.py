@@ -30,8 +30,11 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
+from data import command_line
+from data.click_ranking import average_precision, chance_average_precision
 from data.errors import InputError
 from data.feature_spec import TEST, TRAIN, Chunk, Feature, FeatureSpec
+from data.hashing import WEYL_STEP, mix
 from data.outbrain.schema import DISPLAY, LABEL
 
 SPEC_FILE = "feature_spec.yaml"
@@ -101,8 +104,10 @@ def prepare(
     for prefix, part in (("", rows), ("train_", train), ("test_", test)):
         metadata |= {f"{prefix}rows": len(part), f"{prefix}displays": int(part[DISPLAY].nunique())}
     metadata |= missing
-    metadata["ctr_map_at_12"] = mean_average_precision(test, tables[TEST]["ad_id_ctr"].to_numpy())
-    metadata["chance_map_at_12"] = mean_average_precision(test, np.zeros(len(test)))
+    shown = test.groupby(DISPLAY).size().to_numpy()
+    by_rate = average_precision(tables[TEST]["ad_id_ctr"].to_numpy(), test[LABEL].to_numpy(), shown)
+    metadata["ctr_map_at_12"] = float(by_rate.mean())
+    metadata["chance_map_at_12"] = float(chance_average_precision(shown).mean())
     spec = _spec(cardinalities, metadata)
     partial = f"{output}.{os.getpid()}.partial"
     try:
@@ -165,30 +170,12 @@ def join(input_dir: str) -> tuple[pd.DataFrame, dict[str, int]]:
 def hash_fractions(ids: np.ndarray, seed: int, stream: int) -> np.ndarray:
     """Numbers in [0, 1) that look uniform, a function of (id, seed, stream) alone on any machine.
 
-    The finalizer of SplitMix64 (Steele, Lea and Flood 2014), applied to the seed, the stream and the id in turn.
+    `data.hashing.mix` applied to the seed, the stream and the id in turn.
     """
     state = np.zeros(len(ids), np.uint64)
     for part in (seed, stream, ids):
-        state = state + np.uint64(0x9E3779B97F4A7C15) + np.asarray(part, np.int64).astype(np.uint64)
-        state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        state = state ^ (state >> np.uint64(31))
+        state = mix(state + WEYL_STEP + np.asarray(part, np.int64).astype(np.uint64))
     return (state >> np.uint64(11)).astype(np.float64) / 2.0**53
-
-
-def mean_average_precision(rows: pd.DataFrame, scores: np.ndarray) -> float:
-    """MAP@12 of rows with one click per display; equal scores count as their mean over orders.
-
-    The trainer has the general one, which `data` must not import.
-    """
-    scored = pd.DataFrame({DISPLAY: rows[DISPLAY].to_numpy(), "score": scores})
-    clicked = scored[rows[LABEL].to_numpy() == 1].set_index(DISPLAY)["score"]
-    of_click = scored[DISPLAY].map(clicked)
-    by_display = scored[DISPLAY].to_numpy()
-    above = (scored["score"] > of_click).groupby(by_display).sum().to_numpy()
-    tied = (scored["score"] == of_click).groupby(by_display).sum().to_numpy()
-    gain = np.concatenate([[0.0], np.cumsum(1.0 / np.arange(1, 13))])
-    return float(np.mean((gain[np.minimum(above + tied, 12)] - gain[np.minimum(above, 12)]) / tied))
 
 
 def summary(spec: FeatureSpec) -> str:
@@ -209,7 +196,7 @@ def summary(spec: FeatureSpec) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns the exit code."""
-    parser = _Parser(
+    parser = command_line.Parser(
         prog="python -m data.outbrain.sample", description="Turns a sample of Outbrain clicks into parquet."
     )
     parser.add_argument("--input", required=True, metavar="DIR", help="folder of the raw CSV files")
@@ -224,19 +211,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         metavar="F",
         help="share of the displays to evaluate on (default: %(default)s)",
     )
-    try:
-        options = parser.parse_args(arguments)
-        spec = prepare(options.input, options.output, seed=options.seed, test_fraction=options.test_fraction)
-    except InputError as error:
-        print(error, file=sys.stderr)
-        return 2
-    print(summary(spec))
-    return 0
 
+    def work(options: argparse.Namespace) -> str:
+        return summary(prepare(options.input, options.output, seed=options.seed, test_fraction=options.test_fraction))
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str):
-        raise InputError(f"{self.prog}: {message}; --help lists the options")
+    return command_line.run(parser, work, arguments)
 
 
 def _read(path: str, types: Mapping[str, pa.DataType], key: str | None = None) -> pd.DataFrame:

@@ -175,10 +175,25 @@ def test_copies_fill_the_places_of_a_column(tmp_path, monkeypatch):
     assert lost == {"c": 2}
 
 
-def test_layout_widens_ids_only_where_a_cardinality_needs_it():
-    assert PackedLayout([ONEHOT, LABEL]).tensors["ids"] == ((1,), np.int32)
-    assert PackedLayout([Column("c", Kind.ONEHOT, "ids", 0, 1, 2**31)]).tensors["ids"] == ((1,), np.int32)
-    assert PackedLayout([Column("c", Kind.ONEHOT, "ids", 0, 1, 2**31 + 1)]).tensors["ids"] == ((1,), np.int64)
+@pytest.mark.parametrize(
+    ("cardinalities", "dtype"),
+    [
+        ([100], np.int32),
+        ([2**31 - 1], np.int32),
+        ([2**31], np.int64),
+        ([2**30, 2**30 - 1], np.int32),
+        ([2**30, 2**30], np.int64),
+        ([2**40], np.int64),
+    ],
+)
+def test_ids_are_wide_where_the_sum_of_the_cardinalities_needs_it(cardinalities, dtype):
+    ids = [Column(f"c{n}", Kind.ONEHOT, "ids", n, 1, cardinality) for n, cardinality in enumerate(cardinalities)]
+    layout = PackedLayout([*ids, NUMERICAL, LABEL])
+    assert layout.tensors["ids"] == ((len(ids),), dtype)
+    assert layout.empty(2)["ids"].dtype == layout.padding(2)["ids"].dtype == dtype
+
+
+def test_layout_counts_the_bytes_of_a_row():
     layout = PackedLayout([ONEHOT, TRIPLE, NUMERICAL, LABEL])
     assert layout.row_bytes == 4 * (4 + 1 + 1)
     assert sum(array.nbytes for array in layout.empty(10).values()) == 240

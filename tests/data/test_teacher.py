@@ -1,5 +1,4 @@
 import dataclasses
-import itertools
 
 import numpy as np
 import pytest
@@ -10,7 +9,7 @@ from sklearn.metrics import roc_auc_score
 from data.displays import Displays, IdLists, draw_displays
 from data.feature_spec import Feature, FeatureSpec
 from data.outbrain.schema import outbrain_feature_spec
-from data.teacher import average_precision, chance_average_precision, draw_clicks, plant, roc_auc
+from data.teacher import draw_clicks, plant, roc_auc
 
 
 def make_spec(onehot=(), multihot=(), numerical=0):
@@ -186,23 +185,3 @@ def test_auc_equals_scikit_learns(valid):
     coarse = np.round(valid.utility)
     assert roc_auc(coarse, valid.clicks) == pytest.approx(roc_auc_score(valid.clicks, coarse), abs=1e-12)
     assert np.isnan(roc_auc(np.arange(3.0), np.ones(3)))
-
-
-def test_average_precision_equals_the_mean_over_all_orders_of_equals():
-    rng = np.random.default_rng(0)
-    sizes = rng.integers(2, 7, 60)
-    displays = Displays(sizes, {})
-    utility = rng.integers(0, 4, sizes.sum()).astype(np.float64)
-    clicks = draw_clicks(utility, displays, rng)
-    result = average_precision(utility, clicks, displays)
-    for display, (start, size) in enumerate(zip(displays.starts, sizes, strict=True)):
-        rows = range(start, start + size)
-        reciprocal_ranks = [
-            1.0 / (1 + [clicks[row] for row in order].index(1))
-            for order in itertools.permutations(rows)
-            if all(utility[a] >= utility[b] for a, b in itertools.pairwise(order))
-        ]
-        assert result[display] == pytest.approx(np.mean(reciprocal_ranks), abs=1e-12)
-    np.testing.assert_allclose(
-        chance_average_precision(sizes), average_precision(np.zeros(sizes.sum()), clicks, displays), atol=1e-12
-    )

@@ -154,7 +154,7 @@ def test_a_rank_that_lost_another_points_there(comm, tmp_path, capfd):
         start(config_for(tmp_path), failing(lost_rank()))
     assert left.value.args == (1,)
     err = capfd.readouterr().err
-    assert err == "main.py: ended because another rank did; that rank's output says why\n"
+    assert err == "main.py: ended because another rank did: that rank's output says why, unless it was killed\n"
 
 
 def test_a_rank_that_cannot_meet_the_others_after_bad_input(comm, tmp_path, capfd, monkeypatch):

@@ -100,8 +100,8 @@ def test_a_constant_model_gets_chance():
     assert drawn == pytest.approx(chance, abs=0.005)  # standard error 0.0015
 
 
-def test_known_answers_on_real_clicks(shared_data):
-    clicks = pd.read_csv(shared_data / "outbrain_sample" / "clicks_train.csv")
+def test_known_answers_on_real_clicks(known_outbrain_sample):
+    clicks = pd.read_csv(known_outbrain_sample / "clicks_train.csv")
     ids, labels = clicks["display_id"].to_numpy(), clicks["clicked"].to_numpy()
     row = np.arange(len(clicks))
     assert (len(clicks), len(np.unique(ids))) == (9999, 1959)

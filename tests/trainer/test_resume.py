@@ -75,11 +75,12 @@ def interrupted(dataset, tmp_path_factory):
 
 def test_a_signal_ends_training_after_the_step_with_a_checkpoint(interrupted):
     _, first, saved, _ = interrupted
-    # The step that was under way tells the others in the next one, after which all stop.
-    assert saved.step == STOP_DURING + 2 and saved.step % STEPS_PER_EPOCH
+    # The step that was under way is the last.
+    assert saved.step == STOP_DURING + 1 and saved.step % STEPS_PER_EPOCH
     assert sorted(first.losses) == list(range(1, saved.step + 1))
-    assert first.record.measured_steps == saved.step and first.record.missing_steps == 2 * STEPS_PER_EPOCH - saved.step
-    assert any("Stopped by a signal after step 12" in note for note in first.record.notes)
+    assert first.record.measured_steps == saved.step - 1
+    assert first.record.missing_steps == 2 * STEPS_PER_EPOCH - saved.step
+    assert any("Stopped by a signal after step 11" in note for note in first.record.notes)
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 

@@ -7,6 +7,7 @@ from step_cases import BATCH, SEED, PlainTraining, bits, make_batch, make_model,
 
 from trainer.distributed import SingleProcess
 from trainer.optimizers import SGD
+from trainer.reduction import Reduction
 from trainer.state import INITIAL_LOSS_SCALE
 from trainer.steps import make_eval_step
 
@@ -230,6 +231,23 @@ def test_any_gradient_that_is_not_finite_skips_the_step():
         assert bits(kept) == before
         factors[member].assign(1.0)
     assert run(train_step, make_batch(0), 0)["skipped"] == 0 and bits(kept) != before
+
+
+def test_a_gradient_that_overflows_on_the_wire_skips_the_step_without_loss_scaling():
+    class TwoRanks(SingleProcess):
+        """The other one has nothing to add."""
+
+    state = make_state()
+    reduction = Reduction(TwoRanks(size=2), ("gather", "allreduce", "gather"), half=True, half_scale=1024.0)
+    train_step = make_step(state, reduction=reduction)
+    before = bits(state.variables())
+    huge = dict(make_batch(0))
+    huge["numerical"] = huge["numerical"] * 1e4  # finite gradients beyond 64, which times 1024 float16 cannot hold
+    figures = run(train_step, huge, 0)
+    assert figures["skipped"] == 1 and np.isfinite(figures["loss"])
+    assert bits(state.variables()) == before
+    assert run(train_step, make_batch(0), 0)["skipped"] == 0
+    assert int(state.applied_steps) == 1 and float(state.loss_scale) == 1
 
 
 def test_the_loss_scale_grows_after_2000_good_steps_and_has_bounds(half):

@@ -45,9 +45,11 @@ class Loop:
 
     stop_from: the first step before which this process has been asked to stop. losses: step (from 1) -> loss.
     others: step (from 1) -> signals of the other ranks. fails_at: the step whose batch cannot be read.
+    ranks: how many there are; those that are not this one only show in `others`.
     """
 
-    def __init__(self, *, stop_from=math.inf, losses=None, skipped=(), others=None, fails_at=None):
+    def __init__(self, *, stop_from=math.inf, losses=None, skipped=(), others=None, fails_at=None, ranks=1):
+        self.ranks = ranks
         self.stop_from, self.losses, self.skipped = stop_from, losses or {}, skipped
         self.others, self.fails_at = others or {}, fails_at
         self.events, self.seen, self.now, self.writer = [], [], 0.0, Notes()
@@ -58,7 +60,7 @@ class Loop:
         settings = defaults | {"log_every_steps": 100, "checkpoint_every_steps": None} | settings
         self.step = settings["first_step"]
         return train(
-            comm=SingleProcess(),
+            comm=SingleProcess(size=self.ranks),
             train_step=self.train_step,
             batches=SignalledBatches(self),
             global_batch_size=6,
@@ -169,7 +171,7 @@ def test_nothing_left_to_do_is_still_evaluated():
 
 
 def test_a_stop_is_seen_one_step_later_and_saved_without_evaluation():
-    loop = Loop(stop_from=1)
+    loop = Loop(stop_from=1, ranks=2)
     outcome = loop.run()
     # Asked after step 1, told to the ranks in step 2, read after step 3: nobody waits for the device in step 2.
     assert outcome.stopped and outcome.step == 3 and loop.events == [("save", 3)] and outcome.figures is None
@@ -178,9 +180,18 @@ def test_a_stop_is_seen_one_step_later_and_saved_without_evaluation():
 
 @pytest.mark.parametrize("settings", [{"log_every_steps": 2}, {"checkpoint_every_steps": 2}, {"steps_per_epoch": 2}])
 def test_a_stop_is_seen_at_once_where_the_loop_waits_anyway(settings):
-    loop = Loop(stop_from=1)
+    loop = Loop(stop_from=1, ranks=2)
     outcome = loop.run(**settings)
     assert outcome.stopped and outcome.step == 2 and loop.events == [("save", 2)]
+
+
+@pytest.mark.parametrize("stop_from", [1, 3])
+def test_a_rank_that_is_alone_stops_after_the_step(stop_from):
+    loop = Loop(stop_from=stop_from)
+    outcome = loop.run()
+    assert outcome.stopped and outcome.step == stop_from and loop.events == [("save", stop_from)]
+    # No division by the time of no steps, whatever was asked of the first one.
+    assert outcome.timed_steps > 0 and outcome.seconds > 0
 
 
 def test_another_rank_can_ask_for_the_stop():

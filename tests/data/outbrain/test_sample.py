@@ -172,8 +172,8 @@ def test_a_training_row_knows_nothing_of_the_clicks_of_its_own_display(raw, writ
     assert differs[False] > 10
 
 
-def test_with_permuted_labels_rates_rank_training_rows_by_chance(shared_data, tmp_path):
-    with open(shared_data / "outbrain_sample" / "clicks_train.csv", newline="", encoding="utf-8") as file:
+def test_with_permuted_labels_rates_rank_training_rows_by_chance(outbrain_sample, tmp_path):
+    with open(outbrain_sample / "clicks_train.csv", newline="", encoding="utf-8") as file:
         header, *rows = csv.reader(file)
     displays = np.array([int(row[0]) for row in rows])
     labels = np.array([int(row[2]) for row in rows])
@@ -182,7 +182,7 @@ def test_with_permuted_labels_rates_rank_training_rows_by_chance(shared_data, tm
         tmp_path / "clicks_train.csv", header, [(*row[:2], labels[n]) for row, n in zip(rows, order, strict=True)]
     )
     for name in ("events.csv", "promoted_content.csv"):
-        (tmp_path / name).write_bytes((shared_data / "outbrain_sample" / name).read_bytes())
+        (tmp_path / name).write_bytes((outbrain_sample / name).read_bytes())
     train = columns(sample.prepare(str(tmp_path), str(tmp_path / "made")), "train")
     ids, clicked = (np.array(train[name]) for name in ("display_id", "clicked"))
     chance = map_at_k(ids, clicked, np.zeros(len(ids)))
@@ -253,15 +253,12 @@ def test_the_hash_is_even_and_its_streams_are_independent():
     assert abs(np.corrcoef(split, fold)[0, 1]) < 0.03
 
 
-def test_the_printed_map_is_the_trainers():
-    rng = np.random.default_rng(0)
-    sizes = rng.integers(1, 20, 200)
-    ids = np.repeat(np.arange(200), sizes)
-    clicked = np.zeros(len(ids), int)
-    clicked[np.cumsum(sizes) - sizes + rng.integers(0, sizes)] = 1
-    scores = rng.integers(0, 5, len(ids)).astype(float)
-    frame = sample.pd.DataFrame({"display_id": ids, "clicked": clicked})
-    assert sample.mean_average_precision(frame, scores) == pytest.approx(map_at_k(ids, clicked, scores), abs=1e-12)
+def test_the_printed_figures_are_the_trainers(written):
+    test, facts = columns(written, "test"), written.metadata["outbrain_sample"]
+    ids, clicked, rates = (np.array(test[name]) for name in ("display_id", "clicked", "ad_id_ctr"))
+    assert facts["ctr_map_at_12"] == pytest.approx(map_at_k(ids, clicked, rates), abs=1e-12)
+    assert facts["chance_map_at_12"] == pytest.approx(map_at_k(ids, clicked, np.zeros(len(ids))), abs=1e-12)
+    assert facts["ctr_map_at_12"] != pytest.approx(facts["chance_map_at_12"], abs=1e-3)
 
 
 def test_the_same_arguments_give_the_same_bytes(raw, written, tmp_path):

@@ -1,0 +1,49 @@
+"""The README's commands name things that exist, and flags that main.py takes."""
+
+import re
+import shlex
+
+import pytest
+
+from trainer import flags
+
+
+def commands(root):
+    """The command lines of the README's code blocks, continuation lines joined."""
+    # Every other piece between fences is a block; its first line is the language.
+    blocks = (root / "README.md").read_text().split("```")[1::2]
+    lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
+    return [line for line in lines if re.match(r"(make|python|horovodrun|bash|docker) ", line)]
+
+
+@pytest.fixture
+def root(pytestconfig):
+    return pytestconfig.rootpath
+
+
+def test_flags_of_main(root):
+    lines = [line for line in commands(root) if "main.py" in line]
+    assert len(lines) >= 10
+    for line in lines:
+        arguments = shlex.split(line)
+        flags.parse(arguments[arguments.index("main.py") + 1 :])
+
+
+def test_flags_after_the_scripts_options(root):
+    lines = [line for line in commands(root) if line.startswith("bash ")]
+    assert len(lines) == 3
+    for line in lines:
+        arguments = shlex.split(line)
+        assert (root / arguments[1]).is_file()
+        flags.parse(arguments[arguments.index("--") + 1 :])
+
+
+def test_modules_files_and_targets(root):
+    makefile = (root / "Makefile").read_text()
+    for line in commands(root):
+        for module in re.findall(r"python -m (\S+)", line):
+            assert (root / f"{module.replace('.', '/')}.py").is_file(), line
+        for path in re.findall(r"\bsh (\S+\.sh)", line):
+            assert (root / path).is_file(), line
+        for target in re.findall(r"^make (\w+)", line):
+            assert f"\n{target}:" in makefile, line
