@@ -182,7 +182,7 @@ class FeatureSpec:
                 document = yaml.safe_load(file)
         except OSError as error:
             raise InputError(f"{path}: cannot read the feature specification: {error.strerror}") from error
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
+        except (yaml.YAMLError, ValueError, RecursionError) as error:
             raise InputError(f"{path}: not a YAML file: {error}") from error
         return cls.from_dict(document, path=path)
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from data.errors import InputError
 from data.feature_spec import FeatureSpec
 from models.registry import build_model, embedding_dims
 from models.wide_deep import WideDeep
@@ -19,6 +20,40 @@ _PROJECT_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 # Lifts gradients of a mean over 131072 rows above the smallest float16; leaves mean gradients of up to 63 room.
 _HALF_SCALE = 1024.0
+
+
+def check_memory(config: RunConfig, spec: FeatureSpec, comm: SingleProcess, memory_bytes: int | None) -> None:
+    """Refuses tables or batches that this machine cannot hold, before any of it is allocated.
+
+    Counts tables with their slots and a batch's ids and embeddings, of all ranks of this machine, against its whole
+    memory: what passes may still not fit, what is refused cannot.
+
+    Raises:
+      InputError: the message names the largest feature, and both amounts.
+    """
+    if memory_bytes is None:
+        return
+    dims = embedding_dims(spec, _sizes_file(config.model.embedding_sizes_file))
+    training = not config.mode.evaluate
+    batch = config.training.global_batch_size if training else config.training.eval_batch_size
+    rows_here = -(-batch // comm.size) * comm.local_size
+    needs = {}
+    for name in spec.categorical:
+        feature = spec.features[name]
+        # Training adds a slot to each embedding and its last step, and two slots to each weight of the wide part.
+        row_values = 2 * dims[name] + 1 + 3 if training else dims[name] + 1
+        tables = 4 * row_values * feature.cardinality * comm.local_size
+        needs[name] = tables + 4 * (dims[name] + 1) * feature.max_hotness * rows_here
+    needed = sum(needs.values())
+    if needed > memory_bytes:
+        largest = max(needs, key=needs.get)
+        feature = spec.features[largest]
+        raise InputError(
+            f"{spec.path}: tables and batches need at least {needed / 2**30:,.1f} GiB and this machine has "
+            f"{memory_bytes / 2**30:,.1f} GiB; most of it is feature '{largest}' (cardinality {feature.cardinality}, "
+            f"max_hotness {feature.max_hotness}, embedding dimension {dims[largest]}): lower one of these, the batch "
+            "size or the ranks on this machine"
+        )
 
 
 def make_model(config: RunConfig, spec: FeatureSpec) -> WideDeep:

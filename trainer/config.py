@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -231,6 +232,10 @@ def _validate(config: RunConfig) -> None:
         refuse("deep_dropout", "from 0 to 0.9999")
     if not settings["deep_hidden_units"] or min(settings["deep_hidden_units"]) < 1:
         refuse("deep_hidden_units", "a comma-separated list of positive sizes")
+    # The log shares its folder with the record and the ranks' output, and must not be written over by them.
+    log = settings["log_filename"]
+    if log in ("", ".", "..", "result.json") or "/" in log or re.fullmatch(r"rank-\d+\.log", log):
+        refuse("log_filename", "a file name other than result.json and rank-N.log")
     mode = config.mode
     if mode.benchmark and mode.benchmark_warmup_steps >= mode.benchmark_steps:
         raise InputError(

@@ -6,16 +6,15 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 
-from data import synthetic
-from data.errors import InputError
 from data.feature_spec import TEST, TRAIN, FeatureSpec
 from data.input_pipeline import BatchStream, ParquetInput
 from data.row_plan import shard_strata
 from models.wide_deep import WideDeep
 from trainer import benchmark, machine
 from trainer.announcement import first_line
-from trainer.assembly import make_model, make_state, make_step
+from trainer.assembly import check_memory, make_model, make_state, make_step
 from trainer.config import RunConfig
+from trainer.dataset import open_spec
 from trainer.distributed import SingleProcess, agree
 from trainer.evaluate import Figures, Scoreboard, displays_are_sorted, evaluate, sum_counts
 from trainer.records import Identity, Record, render_table
@@ -55,7 +54,9 @@ class Experiment:
         agree(
             comm, lambda: shard_strata(config.training.global_batch_size, config.data.data_shards, comm.rank, comm.size)
         )
-        return cls(config, comm, surroundings, agree(comm, lambda: open_spec(config)), environment)
+        spec = agree(comm, lambda: open_spec(config))
+        agree(comm, lambda: check_memory(config, spec, comm, environment["memory_bytes"]))
+        return cls(config, comm, surroundings, spec, environment)
 
     # The four things a run can be.
 
@@ -65,6 +66,7 @@ class Experiment:
         train_rows, eval_rows = self._rows(TRAIN), self._rows(TEST)
         state = make_state(config, self._model())
         checkpoints, position = self._checkpoints(), data_position(config, train_rows)
+        checkpoints.check_writable()
         first_step = checkpoints.resume(state, position) if config.mode.use_checkpoint else 0
         comm.broadcast_variables(state.variables())
         eval_step = make_eval_step(state.model, xla=config.device.xla)
@@ -354,29 +356,6 @@ class Experiment:
             for name, count in ids_cut.items()
             if count
         ]
-
-
-def open_spec(config: RunConfig) -> FeatureSpec:
-    """The specification of the dataset that a configuration names; generates the data if that is asked for.
-
-    Raises:
-      InputError: there is no such dataset; the message names the ways to get one.
-    """
-    data = config.data
-    if data.dataset_type == "synthetic":
-        return FeatureSpec.from_yaml(
-            synthetic.cached_dataset(
-                rows=data.synthetic_rows, seed=data.synthetic_seed, cache_dir=data.synthetic_cache_dir
-            )
-        )
-    path = os.path.join(data.dataset_path, data.fspec_file)
-    if not os.path.exists(path):
-        raise InputError(
-            f"{path}: no dataset there. Three ways to get one: --dataset_path to a folder of parquet files with a "
-            "feature specification; 'python -m data.synthetic --output DIR --rows N --seed S' to generate one; "
-            "--dataset_type=synthetic to generate and cache one now"
-        )
-    return FeatureSpec.from_yaml(path)
 
 
 def _share(reached: float, chance: float, best: float) -> float:

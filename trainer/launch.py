@@ -138,7 +138,9 @@ def _fail(log: RankLog, comm, rank: int, error: BaseException) -> NoReturn:
     from trainer.distributed import is_lost_rank
 
     _ignore_launcher()
-    if is_lost_rank(error):
+    if isinstance(error, KeyboardInterrupt):
+        _print_line(comm, rank, "interrupted; --use_checkpoint goes on from the last checkpoint, if there is one")
+    elif is_lost_rank(error):
         _print_line(comm, rank, "ended because another rank did: that rank's output says why, unless it was killed")
     else:
         print(f"main.py: rank {rank} failed:", file=sys.stderr)

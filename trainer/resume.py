@@ -4,6 +4,7 @@ Rank 0 reads and writes; the broadcast before the first step brings what it read
 """
 
 import os
+import tempfile
 import uuid
 import zlib
 from collections.abc import Mapping, Sequence
@@ -50,6 +51,28 @@ class Checkpoints:
         self._spec_digest = spec_digest
         self._precision = precision
         self._run_id = uuid.uuid4().hex[:12]
+
+    def check_writable(self) -> None:
+        """Makes the folder and tries it, so that a folder that cannot be used is found before an epoch is trained.
+
+        Raises:
+          InputError: on every rank, if rank 0 cannot write there.
+        """
+
+        def probe() -> None:
+            if self._comm.rank != 0:
+                return
+            try:
+                os.makedirs(self._directory, exist_ok=True)
+                with tempfile.TemporaryFile(dir=self._directory):
+                    pass
+            except OSError as error:
+                raise InputError(
+                    f"{self._directory}: checkpoints cannot be written there: {error.strerror}; name a writable "
+                    "--model_dir"
+                ) from error
+
+        agree(self._comm, probe)
 
     def restore_weights(self, model: WideDeep) -> None:
         """Gives a model on rank 0 the newest checkpoint's weights.

@@ -1,12 +1,17 @@
 """Command lines of main.py for small runs, and what they leave in their folder."""
 
 import json
+import os
 import pathlib
+import re
 import sys
 
 from rank_processes import FOLDER, ROOT
 
 PLAIN = [sys.executable, ROOT / "main.py"]
+WRAPPED = ["sh", ROOT / "hvd_wrapper.sh", "python", ROOT / "main.py"]  # what the README puts after `horovodrun -np 2`
+
+_SHARED_CPU = re.compile(r"main\.py: warning: rank \d+: affinity .* share a CPU")
 
 
 def observed(folder: pathlib.Path, fault: str) -> list:
@@ -50,6 +55,12 @@ def checkpoint_steps(folder: pathlib.Path) -> list[int]:
     return sorted(int(path.name.split("-")[1]) for path in (folder / "checkpoints").glob("step-*"))
 
 
+def error_lines(finished, rank: int) -> list[str]:
+    """What a rank wrote to standard error, but for the warning that is due where the ranks have one CPU in all."""
+    one_cpu = len(os.sched_getaffinity(0)) == 1
+    return [line for line in finished.lines(rank, "stderr") if not (one_cpu and _SHARED_CPU.fullmatch(line))]
+
+
 def own_lines(finished, rank: int) -> list[str]:
-    """What a rank itself wrote to standard error: not Horovod's own messages, which begin with a date."""
-    return [line for line in finished.lines(rank, "stderr") if not line.startswith("[")]
+    """Of these, what the rank itself wrote: not Horovod's own messages, which begin with a date."""
+    return [line for line in error_lines(finished, rank) if not line.startswith("[")]

@@ -1,6 +1,8 @@
 """main.py with each rank's CPUs written down, and something that happens in one rank before one of its steps.
 
-observed_main.py FOLDER RANK:STEP:ACTION FLAGS...    ACTION: nothing, kill, term or raise
+observed_main.py FOLDER RANK:STEP:ACTION FLAGS...    ACTION: kill, term or raise
+
+The time of it (seconds since the epoch) is left in FOLDER/fault-at.
 """
 
 import json
@@ -8,6 +10,7 @@ import os
 import pathlib
 import signal
 import sys
+import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2]))
 
@@ -17,10 +20,10 @@ FOLDER, FAULT, *FLAGS = sys.argv[1:]
 
 
 def act(action: str) -> None:
+    pathlib.Path(FOLDER, "fault-at").write_text(repr(time.time()))
     if action == "raise":
         raise ZeroDivisionError("a mistake of ours")
-    if action != "nothing":
-        os.kill(os.getpid(), {"kill": signal.SIGKILL, "term": signal.SIGTERM}[action])
+    os.kill(os.getpid(), {"kill": signal.SIGKILL, "term": signal.SIGTERM}[action])
 
 
 def observed_run(config, comm, surroundings, *, run=main.run):

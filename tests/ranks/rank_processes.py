@@ -7,6 +7,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import time
 
 import psutil
 
@@ -20,12 +21,16 @@ _LAUNCHER_VARIABLES = re.compile(r"HOROVOD_|OMPI_|PMI_|PMIX_|SLURM_")
 
 @dataclasses.dataclass(frozen=True)
 class Finished:
-    """How a command ended: its exit code, what it wrote, and the ranks' own exit codes where they were recorded."""
+    """How a command ended: its exit code, what it wrote, and the ranks' own exit codes where they were recorded.
+
+    ended_at is when the command had ended and its output was closed, in seconds since the epoch.
+    """
 
     code: int
     stdout: str
     stderr: str
     folder: pathlib.Path
+    ended_at: float
 
     @property
     def text(self) -> str:
@@ -64,10 +69,10 @@ def run_alone(command: list, *, folder: pathlib.Path, timeout_s: float, **enviro
         _end_tree(process.pid)
         stdout, stderr = process.communicate()
         if isinstance(error, subprocess.TimeoutExpired):
-            ended = Finished(process.returncode, stdout, stderr, folder)
+            ended = Finished(process.returncode, stdout, stderr, folder, time.time())
             raise TimeoutError(f"{command} was ended after {timeout_s} s; {ended.text}") from None
         raise
-    return Finished(process.returncode, stdout, stderr, folder)
+    return Finished(process.returncode, stdout, stderr, folder, time.time())
 
 
 def run_ranks(

@@ -17,7 +17,7 @@ from small_runs import EVAL_ROWS, STEPS_PER_EPOCH
 
 from data.errors import InputError
 from data.feature_spec import FeatureSpec
-from trainer import experiment, resume
+from trainer import assembly, experiment, resume
 from trainer.distributed import SingleProcess
 
 
@@ -111,7 +111,8 @@ def test_a_missing_dataset_names_the_three_ways_to_get_one(dataset, tmp_path):
 
 
 def test_a_specification_without_its_files_is_an_error_too(dataset, tmp_path):
-    shutil.copy(dataset / "feature_spec.yaml", tmp_path)
+    for name in ("feature_spec.yaml", "sizes.json"):
+        shutil.copy(dataset / name, tmp_path)
     config = small_runs.configure(tmp_path, tmp_path)
     with pytest.raises(InputError, match=str(tmp_path / "train")):
         small_runs.open_experiment(config).train()
@@ -121,6 +122,48 @@ def test_a_damaged_specification_is_an_error(tmp_path):
     (tmp_path / "feature_spec.yaml").write_text("channel_spec: [")
     with pytest.raises(InputError, match="not a YAML file"):
         experiment.open_spec(small_runs.configure(tmp_path, tmp_path))
+
+
+@pytest.mark.parametrize("teacher", [5, {}, {"auc": "x", "map_at_12": 0.6, "chance_map_at_12": 0.5}])
+def test_figures_of_a_teacher_that_are_none_are_found_before_training(dataset, tmp_path, teacher):
+    document = yaml.safe_load((dataset / "feature_spec.yaml").read_text())
+    document["metadata"]["teacher"] = teacher
+    (tmp_path / "feature_spec.yaml").write_text(yaml.safe_dump(document))
+    with pytest.raises(InputError, match=r"metadata\.teacher\.auc must be a number"):
+        experiment.open_spec(small_runs.configure(tmp_path, tmp_path))
+
+
+@pytest.mark.parametrize(("field", "value"), [("cardinality", 2**64), ("max_hotness", 10**9)])
+def test_what_cannot_fit_is_refused_with_both_amounts(dataset, tmp_path, field, value):
+    document = yaml.safe_load((dataset / "feature_spec.yaml").read_text())
+    document["feature_spec"]["topics"][field] = value
+    shutil.copytree(dataset, tmp_path / "large")
+    (tmp_path / "large" / "feature_spec.yaml").write_text(yaml.safe_dump(document))
+    with pytest.raises(InputError, match=rf"GiB and this machine has .* feature 'topics' .*{field} {value}"):
+        small_runs.open_experiment(small_runs.configure(tmp_path / "large", tmp_path))
+
+
+def test_memory_is_that_of_all_ranks_of_the_machine(dataset, tmp_path):
+    config = small_runs.configure(dataset, tmp_path)
+    spec = experiment.open_spec(config)
+    # Rows of 4 embedding values, their slot and last step, 3 values of the wide part; ids and embeddings of the batch.
+    tables = 4 * (2 * 4 + 1 + 3) * (7 + 40 + 12)
+    batch = 4 * (4 + 1) * (1 + 1 + 3) * small_runs.BATCH
+    assembly.check_memory(config, spec, SingleProcess(), tables + batch)
+    with pytest.raises(InputError):
+        assembly.check_memory(config, spec, SingleProcess(), tables + batch - 1)
+    two = SingleProcess(size=2, local_size=2)
+    assembly.check_memory(config, spec, two, 2 * tables + batch)
+    with pytest.raises(InputError):
+        assembly.check_memory(config, spec, two, 2 * tables + batch - 1)
+    assembly.check_memory(config, spec, SingleProcess(), None)
+
+
+def test_a_folder_of_checkpoints_that_cannot_be_used_is_found_before_training(train, idle, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match=r"file/checkpoints: checkpoints cannot be written there.*--model_dir"):
+        train(model_dir=str(tmp_path / "file" / "checkpoints"))
+    assert idle.batches == []
 
 
 def test_synthetic_data_is_made_in_the_cache_and_found_again(tmp_path):

@@ -138,11 +138,19 @@ def test_results_that_cannot_be_written(comm, tmp_path, capfd):
     assert out == "" and err.startswith("main.py: cannot write the log") and err.count("\n") == 1
 
 
-@pytest.mark.parametrize(("error", "code"), [(ZeroDivisionError("a bug"), 1), (KeyboardInterrupt(), 130)])
-def test_anything_else_ends_the_process_at_once_with_its_trace(comm, tmp_path, capfd, error, code):
+def test_an_interrupted_run_says_so_in_a_line(comm, tmp_path, capfd):
+    with pytest.raises(Exited) as left:
+        start(config_for(tmp_path), failing(KeyboardInterrupt()))
+    assert left.value.args == (130,) and comm.calls == []
+    err = capfd.readouterr().err
+    assert err == "main.py: interrupted; --use_checkpoint goes on from the last checkpoint, if there is one\n"
+
+
+def test_anything_else_ends_the_process_at_once_with_its_trace(comm, tmp_path, capfd):
+    error = ZeroDivisionError("a bug")
     with pytest.raises(Exited) as left:
         start(config_for(tmp_path), failing(error))
-    assert left.value.args == (code,) and comm.calls == []
+    assert left.value.args == (1,) and comm.calls == []
     out, err = capfd.readouterr()
     assert out == "a line before it\n"
     assert err.startswith("main.py: rank 0 failed:\nTraceback") and type(error).__name__ in err.splitlines()[-1]

@@ -1,0 +1,42 @@
+"""Where a configuration says that the rows are."""
+
+import os
+from collections.abc import Mapping
+
+from data import synthetic
+from data.errors import InputError
+from data.feature_spec import FeatureSpec
+from trainer.config import RunConfig
+
+
+def open_spec(config: RunConfig) -> FeatureSpec:
+    """The specification of the dataset that a configuration names; generates the data if that is asked for.
+
+    Raises:
+      InputError: there is no such dataset; the message names the ways to get one.
+    """
+    data = config.data
+    if data.dataset_type == "synthetic":
+        return FeatureSpec.from_yaml(
+            synthetic.cached_dataset(
+                rows=data.synthetic_rows, seed=data.synthetic_seed, cache_dir=data.synthetic_cache_dir
+            )
+        )
+    path = os.path.join(data.dataset_path, data.fspec_file)
+    if not os.path.exists(path):
+        raise InputError(
+            f"{path}: no dataset there. Three ways to get one: --dataset_path to a folder of parquet files with a "
+            "feature specification; 'python -m data.synthetic --output DIR --rows N --seed S' to generate one; "
+            "--dataset_type=synthetic to generate and cache one now"
+        )
+    spec = FeatureSpec.from_yaml(path)
+    teacher = spec.metadata.get("teacher")
+    if teacher is not None:
+        for name in ("auc", "map_at_12", "chance_map_at_12"):
+            value = teacher.get(name) if isinstance(teacher, Mapping) else None
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise InputError(
+                    f"{path}: metadata.teacher.{name} must be a number, got {value!r}: data.synthetic writes "
+                    "metadata.teacher; take it out of the specification of other data"
+                )
+    return spec
