@@ -233,8 +233,8 @@ def _validate(config: RunConfig) -> None:
     if not settings["deep_hidden_units"] or min(settings["deep_hidden_units"]) < 1:
         refuse("deep_hidden_units", "a comma-separated list of positive sizes")
     # The log shares its folder with the record and the ranks' output, and must not be written over by them.
-    log = settings["log_filename"]
-    if log in ("", ".", "..", "result.json") or "/" in log or re.fullmatch(r"rank-\d+\.log", log):
+    log = os.path.normpath(settings["log_filename"])  # "." for an empty one
+    if log in (".", "..", "result.json") or re.fullmatch(r"rank-\d+\.log", log):
         refuse("log_filename", "a file name other than result.json and rank-N.log")
     mode = config.mode
     if mode.benchmark and mode.benchmark_warmup_steps >= mode.benchmark_steps:
