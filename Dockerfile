@@ -1,6 +1,7 @@
-# The harness on NVIDIA's last TensorFlow 2 image, with that image's own TensorFlow and Horovod. Training, evaluation and
-# benchmarks; preprocessing stays outside. Not built on the machine that this was written on: tests/scripts/
-# test_dockerfile.py checks every path and command below.
+# The harness on NVIDIA's last TensorFlow 2 image, with its own TensorFlow and Horovod: training, evaluation and
+# benchmarks. Preprocessing runs outside of it, in the environment that `make setup` makes: NVTabular 23.8 does not run
+# on the image's Python 3.12. Not built on the machine that this was written on: tests/scripts/test_dockerfile.py checks
+# every path and command below.
 #
 #     docker build -t recsys-harness .
 #     docker run --gpus=all --ipc=host -v /outbrain:/outbrain -v "$PWD/results:/results" recsys-harness \

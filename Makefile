@@ -15,7 +15,7 @@ RESULTS ?= results/benchmark
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup:  ## .venv with pinned packages and Horovod; HOROVOD=0 without Horovod, MPI=1 with MPI too, GPU=1 for CUDA (not tried)
+setup:  ## .venv with pinned packages, Horovod, NVTabular; HOROVOD=0 or PREPROC=0 without; MPI=1, GPU=1 (README)
 	@scripts/setup.sh
 
 # What the other targets stand on: a finished .venv keeps the options that it was made with, unless others are given.

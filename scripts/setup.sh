@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Makes .venv with the pinned packages and a Horovod built for them; `make setup` calls it.
+# Makes .venv with the pinned packages, NVTabular's among them, and a Horovod built for them; `make setup` calls it.
 #
-#     [HOROVOD=0] [MPI=1] [GPU=1] [PYTHON=...] scripts/setup.sh [--keep | --print-wheel]
+#     [HOROVOD=0] [PREPROC=0] [MPI=1] [GPU=1] [PYTHON=...] scripts/setup.sh [--keep | --print-wheel]
 #
 #   HOROVOD=0      no Horovod, no compiler needed: training in one process
+#   PREPROC=0      no NVTabular and what it needs: no preprocessing of Outbrain's raw files
 #   MPI=1          Horovod with its MPI controller beside Gloo
 #   GPU=1          TensorFlow with CUDA, Horovod with NCCL; not tried on any machine
 #   PYTHON         the Python 3.11 to use, a path or a name; without it one is looked for
@@ -57,13 +58,16 @@ pip() { "$venv/bin/python" -m pip --disable-pip-version-check --no-input -qq "$@
 # kept NAME: the value that the stamp holds, nothing without a stamp.
 kept() { if [ -f "$stamp" ]; then sed -n "s/^$1=//p" "$stamp"; fi; }
 
-# Sets HOROVOD, MPI and GPU to 0 or 1: from the environment, else from a finished .venv (--keep), else the default.
+# Sets HOROVOD, PREPROC, MPI and GPU to 0 or 1: from the environment, else from a finished .venv (--keep), else by
+# default.
 read_options() {
     local name default
-    for name in HOROVOD MPI GPU; do
+    for name in HOROVOD PREPROC MPI GPU; do
         default=
         if [ -n "$keep" ]; then default=$(kept "$name"); fi
-        if [ -z "$default" ] && [ "$name" = HOROVOD ]; then default=1; fi
+        case $name in
+            HOROVOD | PREPROC) default=${default:-1} ;;
+        esac
         if [ -z "${!name-}" ]; then printf -v "$name" %s "${default:-0}"; fi
         case ${!name} in
             0 | 1) ;;
@@ -108,9 +112,10 @@ find_python() {
 
 # What .venv is made from; the stamp holds these lines and the interpreter's.
 describe() {
-    printf '%s\n' "HOROVOD=$HOROVOD" "MPI=$MPI" "GPU=$GPU" "folder=$venv"
+    printf '%s\n' "HOROVOD=$HOROVOD" "PREPROC=$PREPROC" "MPI=$MPI" "GPU=$GPU" "folder=$venv"
     printf 'inputs=%s\n' "$(cd "$root" &&
-        cat requirements.txt requirements-dev.txt scripts/setup.sh scripts/horovod_wheel.sh | sha256sum)"
+        cat requirements.txt requirements-dev.txt requirements-preproc.txt scripts/setup.sh scripts/horovod_wheel.sh |
+        sha256sum)"
 }
 
 has_horovod() { [ -d "$venv/lib/python3.11/site-packages/horovod-$(wheel_version).dist-info" ]; }
@@ -137,6 +142,12 @@ install_packages() {
     else
         pip install --no-deps -r "$root/requirements.txt" -r "$root/requirements-dev.txt"
     fi || fail 'pip could not install the pinned packages; its own message stands above'
+    if [ "$PREPROC" = 1 ]; then
+        # Some have no wheels: they are built with the setuptools just installed, not with whatever is newest today.
+        pip install --no-deps --no-build-isolation -r "$root/requirements-preproc.txt" ||
+            fail 'pip could not install the packages of preprocessing; its own message stands above;' \
+                'PREPROC=0 does without them'
+    fi
 }
 
 set_up() {
@@ -151,6 +162,9 @@ set_up() {
         "$python" -m venv --clear "$venv" || fail "$python could not make $venv; its own message stands above"
     fi
     say 'installing the pinned packages, 1 to 3 minutes when they have to be downloaded'
+    if [ "$PREPROC" = 0 ] && [ -z "$made_anew" ]; then
+        pip uninstall --yes -r "$root/requirements-preproc.txt" 2>/dev/null || true
+    fi
     install_packages
     if [ "$HOROVOD" = 0 ]; then
         if [ -z "$made_anew" ]; then pip uninstall --yes horovod 2>/dev/null || true; fi
@@ -163,12 +177,14 @@ set_up() {
     mv "$stamp.part" "$stamp"
 }
 
+nvtabular_version() { sed -n 's/^nvtabular==\([^ ]*\).*/\1/p' "$root/requirements-preproc.txt"; }
+
 summary() {
-    if [ "$HOROVOD" = 1 ]; then
-        printf 'TensorFlow %s, Horovod %s' "$(tensorflow_version)" "$(wheel_version)"
-    else
-        printf 'TensorFlow %s, HOROVOD=0: no Horovod, training in one process' "$(tensorflow_version)"
-    fi
+    printf 'TensorFlow %s' "$(tensorflow_version)"
+    if [ "$HOROVOD" = 1 ]; then printf ', Horovod %s' "$(wheel_version)"; fi
+    if [ "$PREPROC" = 1 ]; then printf ', NVTabular %s' "$(nvtabular_version)"; fi
+    if [ "$HOROVOD" = 0 ]; then printf '; HOROVOD=0: no Horovod, training in one process'; fi
+    if [ "$PREPROC" = 0 ]; then printf '; PREPROC=0: no NVTabular, no preprocessing of raw files'; fi
 }
 
 main() {
@@ -189,7 +205,7 @@ main() {
         flock 9
     fi
     if up_to_date; then
-        if [ -z "$keep" ] || [ "$HOROVOD" = 0 ]; then say ".venv is up to date: $(summary)"; fi
+        if [ -z "$keep" ] || [ "$HOROVOD$PREPROC" != 11 ]; then say ".venv is up to date: $(summary)"; fi
         return
     fi
     find_python

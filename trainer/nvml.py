@@ -31,7 +31,10 @@ class Gpus:
 
 
 def load() -> ModuleType | None:
-    """The NVML binding (distribution nvidia-ml-py), or None where it is not installed."""
+    """The NVML binding, or None where none is installed."""
+    # Two distributions bring a `pynvml`: nvidia-ml-py a file, and pynvml 11.4, which NVTabular requires, a folder.
+    # Where both are installed the folder wins: Python looks for packages before modules. They differ in text alone:
+    # nvidia-ml-py gives str and takes str or bytes, pynvml 11.4 gives bytes and takes nothing but bytes.
     try:
         import pynvml
     except ImportError:
@@ -109,7 +112,7 @@ def _handle(nvml: Any, device: str) -> Any:
     if device.startswith("MIG-GPU-"):
         device = device.removeprefix("MIG-").split("/")[0]
     elif device.startswith("MIG-"):
-        return nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(nvml.nvmlDeviceGetHandleByUUID(device))
+        return nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(nvml.nvmlDeviceGetHandleByUUID(device.encode()))
     handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
     matches = [handle for handle in handles if _text(nvml.nvmlDeviceGetUUID(handle)).startswith(device)]
     if len(matches) != 1:

@@ -116,6 +116,13 @@ def test_the_images_requirements_leave_its_own_packages_alone(root, packages):
     assert set(requirement_lines(root / "requirements-ngc.txt")) <= set(requirement_lines(root / "requirements.txt"))
 
 
+def test_preprocessing_stays_outside_of_the_image_and_that_is_said(root):
+    for name in ("Dockerfile", "requirements-ngc.txt"):
+        comments = " ".join(line for line in (root / name).read_text().splitlines() if line.startswith("#"))
+        assert "make setup" in comments and "NVTabular" in comments and "Python 3.12" in comments, name
+        assert "requirements-preproc" not in (root / name).read_text()
+
+
 def requirement_lines(path):
     return [line for line in (line.split("#")[0].strip() for line in path.read_text().splitlines()) if line]
 

@@ -255,10 +255,10 @@ def test_make_test_fails_when_lint_fails(checkout, run, program, recorder):
 
 def test_make_hands_its_options_to_the_set_up(checkout, run, program):
     def echo(path, _):
-        program(path, '#!/bin/sh\necho "$HOROVOD$MPI$GPU$PYTHON"\n')
+        program(path, '#!/bin/sh\necho "$HOROVOD$PREPROC$MPI$GPU$PYTHON"\n')
 
-    finished = make(checkout, run, echo, "HOROVOD=0", "MPI=1", "GPU=1", "PYTHON=/my python", "setup")
-    assert finished.stdout == "011/my python\n"
+    finished = make(checkout, run, echo, "HOROVOD=0", "PREPROC=0", "MPI=1", "GPU=1", "PYTHON=/my python", "setup")
+    assert finished.stdout == "0011/my python\n"
 
 
 def test_make_alone_lists_the_targets(checkout, run, program):

@@ -18,6 +18,7 @@ from packaging.utils import canonicalize_name
 
 TENSORFLOW = "2.21.0"
 GLOO = f"0.28.1+tf{TENSORFLOW}.gloo"
+NVTABULAR = "23.8.0"
 BASICS = (
     "awk basename bash cat cp cut dirname env flock grep gzip head ls mkdir mktemp mv nproc rm sed sh sha256sum tail"
 )
@@ -87,9 +88,17 @@ elif "install" in arguments and arguments[-1].endswith(".whl"):
     new.mkdir()
     (new / "content").write_text(pathlib.Path(arguments[-1]).read_text())
 elif "install" in arguments:
-    lists = [argument for argument in arguments if argument.endswith(".txt")]
-    record("install", "--no-deps" in arguments, "".join(pathlib.Path(file).read_text() for file in lists))
+    lists = [pathlib.Path(argument) for argument in arguments if argument.endswith(".txt")]
+    options = [option for option in arguments if option in ("--no-deps", "--no-build-isolation")]
+    step = "install preproc" if [file.name for file in lists] == ["requirements-preproc.txt"] else "install"
+    record(step, options, "".join(file.read_text() for file in lists))
+    if step == "install preproc":
+        (site / "nvtabular").mkdir(exist_ok=True)
+        sys.exit(os.environ.get("FAKE_PREPROC_FAILS"))
     sys.exit(os.environ.get("FAKE_INSTALL_FAILS"))
+elif "uninstall" in arguments and arguments[-2] == "-r":
+    record("uninstall preproc", pathlib.Path(arguments[-1]).name)
+    shutil.rmtree(site / "nvtabular", ignore_errors=True)
 elif "uninstall" in arguments:
     record("uninstall", arguments[-1])
     for old in site.glob("horovod-*"):
@@ -151,6 +160,10 @@ class Machine:
     def wheels(self):
         return sorted(path.name for path in self.cache.glob("recsys-harness/wheels/*"))
 
+    def packages(self):
+        """What lies in the environment's site-packages."""
+        return sorted(path.name for path in (self.checkout / ".venv/lib/python3.11/site-packages").iterdir())
+
     @property
     def finished(self):
         return (self.checkout / ".venv/.setup-complete").exists()
@@ -161,7 +174,8 @@ def machine(tmp_path, root, program):
     return Machine(tmp_path, root, program)
 
 
-WHOLE = ["venv", "install", "download", "wheel", "install wheel", "check"]
+PACKAGES = ["install", "install preproc"]
+WHOLE = ["venv", *PACKAGES, "download", "wheel", "install wheel", "check"]
 
 
 def wheel_name(version):
@@ -180,12 +194,13 @@ def test_a_whole_set_up(machine):
     assert (finished.returncode, finished.stderr) == (0, "")
     calls = machine.calls()
     assert [call[0] for call in calls] == WHOLE
-    assert calls[1][1] is True and "tensorflow-cpu==" in calls[1][2] and "pytest==" in calls[1][2]
-    assert calls[2] == ["download", "horovod==0.28.1"]
-    assert calls[4][1] == str(machine.cache / "recsys-harness/wheels" / wheel_name(GLOO))
+    assert calls[1][1] == ["--no-deps"] and "tensorflow-cpu==" in calls[1][2] and "pytest==" in calls[1][2]
+    assert calls[2][1] == ["--no-deps", "--no-build-isolation"] and f"nvtabular=={NVTABULAR}" in calls[2][2]
+    assert calls[3] == ["download", "horovod==0.28.1"]
+    assert calls[5][1] == str(machine.cache / "recsys-harness/wheels" / wheel_name(GLOO))
     assert machine.wheels() == [wheel_name(GLOO)] and machine.finished
     assert list(machine.tmp.iterdir()) == []
-    assert GLOO in finished.stdout.splitlines()[-1]
+    assert GLOO in finished.stdout.splitlines()[-1] and f"NVTabular {NVTABULAR}" in finished.stdout.splitlines()[-1]
 
 
 def test_what_the_build_sees(machine):
@@ -209,7 +224,8 @@ def test_the_second_run_does_nothing(machine):
     machine.remove("g++", "make", "cmake", "python3.11")
     finished = machine.setup()
     assert (finished.returncode, finished.stderr) == (0, "")
-    assert finished.stdout == f"[setup] .venv is up to date: TensorFlow {TENSORFLOW}, Horovod {GLOO}\n"
+    versions = f"TensorFlow {TENSORFLOW}, Horovod {GLOO}, NVTabular {NVTABULAR}"
+    assert finished.stdout == f"[setup] .venv is up to date: {versions}\n"
     assert machine.steps() == ["runs?"]
     assert machine.setup("--keep").stdout == ""
 
@@ -220,7 +236,7 @@ def test_a_kept_wheel_needs_no_compiler(machine):
     shutil.rmtree(machine.checkout / ".venv")
     machine.remove(*TOOLS)
     assert machine.setup().returncode == 0
-    assert machine.steps() == ["venv", "install", "install wheel", "check"]
+    assert machine.steps() == ["venv", *PACKAGES, "install wheel", "check"]
 
 
 def test_a_kept_wheel_that_does_not_load_is_built_anew(machine):
@@ -230,7 +246,10 @@ def test_a_kept_wheel_that_does_not_load_is_built_anew(machine):
     machine.calls()
     finished = machine.setup()
     assert finished.returncode == 0 and "building anew" in finished.stdout
-    assert machine.steps() == ["venv", "install", "install wheel", "download", "wheel", "install wheel", "check"]
+    assert machine.steps() == [
+        *("venv", *PACKAGES, "install wheel"),
+        *("download", "wheel", "install wheel", "check"),
+    ]
 
 
 def test_a_wheel_of_another_tensorflow_is_not_taken(machine):
@@ -311,7 +330,9 @@ def test_gpu_needs_cuda_and_nccl(machine, tmp_path):
     assert finished.returncode == 0 and "not tried" in finished.stdout
     calls = machine.calls()
     install = next(call for call in calls if call[0] == "install")
-    assert f"tensorflow[and-cuda]=={TENSORFLOW}" in install[2] and "tensorflow-cpu" not in install[2]
+    assert install[1] == [] and f"tensorflow[and-cuda]=={TENSORFLOW}" in install[2]
+    assert "tensorflow-cpu" not in install[2]
+    assert [call[1] for call in calls if call[0] == "install preproc"] == [["--no-deps", "--no-build-isolation"]]
     environment = next(call for call in calls if call[0] == "wheel")[1]
     assert (environment["HOROVOD_GPU"], environment["HOROVOD_GPU_OPERATIONS"]) == ("CUDA", "NCCL")
     # The two TensorFlow packages overwrite each other's files.
@@ -323,7 +344,7 @@ def test_horovod_0_needs_no_compiler(machine):
     machine.remove(*TOOLS)
     finished = machine.setup(HOROVOD="0")
     assert (finished.returncode, finished.stderr) == (0, "")
-    assert machine.steps() == ["venv", "install", "check"]
+    assert machine.steps() == ["venv", *PACKAGES, "check"]
     assert "HOROVOD=0" in finished.stdout.splitlines()[-1]
 
 
@@ -333,13 +354,13 @@ def test_horovod_comes_and_goes_without_a_new_environment(machine):
     assert machine.setup().returncode == 0
     assert machine.steps() == WHOLE[1:]
     assert machine.setup(HOROVOD="0").returncode == 0
-    assert machine.steps() == ["install", "uninstall", "check"]
-    assert list((machine.checkout / ".venv/lib/python3.11/site-packages").iterdir()) == []
+    assert machine.steps() == [*PACKAGES, "uninstall", "check"]
+    assert machine.packages() == ["nvtabular"]
     machine.add("mpicxx")
     machine.setup(MPI="1")
     assert machine.steps() == WHOLE[1:]
     machine.setup(MPI="0")
-    assert machine.steps() == ["install", "install wheel", "check"]
+    assert machine.steps() == [*PACKAGES, "install wheel", "check"]
     assert len(machine.wheels()) == 2
 
 
@@ -352,7 +373,48 @@ def test_keep_leaves_a_finished_environment_its_options(machine):
     assert "wheel" in machine.steps()
 
 
-@pytest.mark.parametrize("options", [{"HOROVOD": "no"}, {"MPI": "2"}, {"GPU": "yes"}, {"HOROVOD": "0", "MPI": "1"}])
+def test_preproc_0_leaves_nvtabular_out_and_keep_keeps_that(machine):
+    finished = machine.setup(PREPROC="0")
+    assert (finished.returncode, finished.stderr) == (0, "")
+    assert machine.steps() == [step for step in WHOLE if step != "install preproc"]
+    assert "NVTabular 23" not in finished.stdout and "PREPROC=0" in finished.stdout.splitlines()[-1]
+    assert "nvtabular" not in machine.packages()
+    finished = machine.setup("--keep")
+    assert machine.steps() == ["runs?"] and "PREPROC=0" in finished.stdout
+    machine.setup("--keep", HOROVOD="0")
+    assert "install preproc" not in machine.steps()
+
+
+def test_nvtabular_comes_and_goes_without_a_new_environment(machine):
+    machine.setup(HOROVOD="0", PREPROC="0")
+    machine.calls()
+    assert machine.setup(HOROVOD="0").returncode == 0
+    assert machine.steps() == [*PACKAGES, "uninstall", "check"] and machine.packages() == ["nvtabular"]
+    assert machine.setup(HOROVOD="0", PREPROC="0").returncode == 0
+    calls = machine.calls()
+    assert [call[0] for call in calls] == ["uninstall preproc", "install", "uninstall", "check"]
+    assert calls[0][1] == "requirements-preproc.txt" and machine.packages() == []
+
+
+def test_another_nvtabular_is_another_environment(machine):
+    machine.setup(HOROVOD="0")
+    machine.calls()
+    requirements = machine.checkout / "requirements-preproc.txt"
+    requirements.write_text(requirements.read_text().replace(f"nvtabular=={NVTABULAR}", "nvtabular==23.8.1"))
+    finished = machine.setup("--keep")
+    assert "install preproc" in machine.steps() and "NVTabular 23.8.1" in finished.stdout
+
+
+def test_packages_of_preprocessing_that_do_not_install_are_an_error(machine):
+    finished = machine.setup(FAKE_PREPROC_FAILS="no such release")
+    assert finished.returncode == 1 and not machine.finished
+    assert "no such release" in finished.stderr and "PREPROC=0" in finished.stderr.splitlines()[-1]
+
+
+WRONG = [{"HOROVOD": "no"}, {"PREPROC": "none"}, {"MPI": "2"}, {"GPU": "yes"}, {"HOROVOD": "0", "MPI": "1"}]
+
+
+@pytest.mark.parametrize("options", WRONG)
 def test_a_wrong_option_is_one_line(machine, options):
     assert_one_line(machine.setup(**options), *(f"{name}={value}" for name, value in list(options.items())[-1:]))
     assert_one_line(machine.setup("--fast"), "'--fast'")
@@ -423,7 +485,7 @@ def test_an_interrupted_change_is_not_taken_for_finished(machine):
     assert machine.setup(FAKE_INSTALL_FAILS="no such release").returncode == 1
     machine.calls()
     machine.setup(HOROVOD="0")
-    assert machine.steps() == ["venv", "install", "check"]
+    assert machine.steps() == ["venv", *PACKAGES, "check"]
 
 
 def test_a_moved_checkout_is_set_up_anew(machine):
@@ -431,7 +493,7 @@ def test_a_moved_checkout_is_set_up_anew(machine):
     machine.calls()
     machine.checkout = machine.checkout.rename(machine.checkout.with_name("moved"))
     machine.setup()
-    assert machine.steps() == ["venv", "install", "install wheel", "check"]
+    assert machine.steps() == ["venv", *PACKAGES, "install wheel", "check"]
 
 
 def test_packages_that_disagree_are_an_error(machine):
@@ -485,24 +547,52 @@ def pins(path):
 
 def test_requirement_files_hold_pins_and_nothing_else(root):
     files = sorted(root.glob("requirements*.txt"))
-    assert len(files) >= 3
+    assert len(files) >= 4
     for path in files:
         assert pins(path)
         assert "://" not in path.read_text()
 
 
-def test_requirements_are_complete_and_are_what_is_installed(root):
+@pytest.fixture
+def lists(root):
+    """The pins of each file that `make setup` installs."""
+    names = ("requirements.txt", "requirements-dev.txt", "requirements-preproc.txt")
+    return [pins(root / name) for name in names]
+
+
+def test_each_package_is_pinned_once(lists):
+    assert len({name for pinned in lists for name in pinned}) == sum(map(len, lists))
+
+
+def test_requirements_are_complete_and_are_what_is_installed(lists):
     if not list(importlib.metadata.distributions(name="tensorflow-cpu")):
         pytest.skip("set up with GPU=1: the CUDA build of TensorFlow stands in for tensorflow-cpu")
-    training = pins(root / "requirements.txt")
-    everything = {**training, **pins(root / "requirements-dev.txt")}
-    assert len(everything) == len(training) + len(pins(root / "requirements-dev.txt"))
-    for names in (training, everything):
-        for name in names:
+    training, tests, preprocessing = lists
+    together = [training, {**training, **tests}]
+    if list(importlib.metadata.distributions(name="nvtabular")):  # not with PREPROC=0
+        together.append({**training, **preprocessing})
+    for pinned in together:
+        for name, version in pinned.items():
             package = importlib.metadata.distribution(name)
-            assert package.version == everything[name], name
+            assert package.version == version, name
             for text in package.requires or []:
                 needed = Requirement(text)
                 if needed.marker is None or needed.marker.evaluate({"extra": ""}):
-                    assert canonicalize_name(needed.name) in names, f"{name} needs {needed}"
-                    assert needed.specifier.contains(names[canonicalize_name(needed.name)]), f"{name} needs {needed}"
+                    assert canonicalize_name(needed.name) in pinned, f"{name} needs {needed}"
+                    assert needed.specifier.contains(pinned[canonicalize_name(needed.name)]), f"{name} needs {needed}"
+
+
+def test_everything_of_the_lists_is_needed(lists):
+    """Each package is one that the file names by itself or that another pinned one requires."""
+    if not list(importlib.metadata.distributions(name="nvtabular")):
+        pytest.skip("NVTabular is not installed (PREPROC=0)")
+    _, _, preprocessing = lists
+    requirements = [
+        Requirement(text) for name in preprocessing for text in importlib.metadata.distribution(name).requires or []
+    ]
+    needed = {
+        canonicalize_name(requirement.name)
+        for requirement in requirements
+        if requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+    }
+    assert set(preprocessing) - needed == {"nvtabular"}

@@ -1,6 +1,12 @@
-"""NVML hints against a faked binding: what is understood, and that nothing ever raises."""
+"""NVML hints against a faked binding, and against both real bindings with a faked library: what is understood, and
+that nothing ever raises."""
 
+import ctypes
+import importlib.metadata
+import importlib.util
+import sys
 import types
+from pathlib import Path
 
 import pytest
 
@@ -44,7 +50,7 @@ class FakeNvml:
         return index
 
     def nvmlDeviceGetHandleByUUID(self, uuid):
-        if uuid != MIG_UUID:
+        if uuid != MIG_UUID.encode():  # pynvml 11 takes nothing but bytes.
             raise NvmlError("Not Found")
         return "slice of 1"
 
@@ -119,3 +125,102 @@ def test_names_and_driver():
 )
 def test_visible_devices(value, devices):
     assert nvml.visible_devices({} if value is None else {"CUDA_VISIBLE_DEVICES": value}) == devices
+
+
+# Where each distribution keeps its binding. pynvml's folder hides nvidia-ml-py's file where both are installed.
+BINDINGS = {"nvidia-ml-py": "pynvml.py", "pynvml": "pynvml/nvml.py"}
+NOT_FOUND = 6  # NVML_ERROR_NOT_FOUND
+
+
+class FakeLibrary:
+    """libnvidia-ml.so.1 with the GPUs of FakeNvml, as ctypes calls it: results are written, a status is returned.
+
+    GPU i has the handle i + 1, its MIG slice i + 101.
+    """
+
+    near = ({0, 1}, {64, 65, 130}, set())
+
+    def nvmlInitWithFlags(self, flags):
+        return 0
+
+    def nvmlShutdown(self):
+        return 0
+
+    def nvmlDeviceGetCount_v2(self, count):
+        count._obj.value = len(self.near)
+        return 0
+
+    def nvmlDeviceGetHandleByIndex_v2(self, index, handle):
+        return self._give(handle, index.value + 1) if index.value < len(self.near) else NOT_FOUND
+
+    def nvmlDeviceGetHandleByUUID(self, uuid, handle):
+        return self._give(handle, 102) if uuid.value == MIG_UUID.encode() else NOT_FOUND
+
+    def nvmlDeviceGetDeviceHandleFromMigDeviceHandle(self, slice_handle, handle):
+        return self._give(handle, self._number(slice_handle) - 100)
+
+    def nvmlDeviceGetUUID(self, handle, text, size):
+        text.value = UUIDS[self._number(handle) - 1].encode()
+        return 0
+
+    def nvmlDeviceGetName(self, handle, text, size):
+        text.value = f"Fake {self._number(handle) - 1}".encode()
+        return 0
+
+    def nvmlSystemGetDriverVersion(self, text, size):
+        text.value = b"570.1"
+        return 0
+
+    def nvmlDeviceGetCpuAffinity(self, handle, size, words):
+        for cpu in self.near[self._number(handle) - 1]:
+            words._obj[cpu // 64] |= 1 << cpu % 64
+        return 0
+
+    @staticmethod
+    def _give(handle, number):
+        ctypes.cast(ctypes.pointer(handle._obj), ctypes.POINTER(ctypes.c_void_p))[0] = number
+        return 0
+
+    @staticmethod
+    def _number(handle):
+        return ctypes.cast(handle, ctypes.c_void_p).value
+
+
+@pytest.fixture(params=BINDINGS)
+def binding(request, monkeypatch):
+    """A real binding, whichever of the two `import pynvml` would give, that has loaded the faked library."""
+    try:
+        distribution = importlib.metadata.distribution(request.param)
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip(f"{request.param} is not installed (PREPROC=0)")
+    name = f"binding_of_{request.param.replace('-', '_')}"
+    specification = importlib.util.spec_from_file_location(name, distribution.locate_file(BINDINGS[request.param]))
+    module = importlib.util.module_from_spec(specification)
+    monkeypatch.setitem(sys.modules, name, module)  # Both look themselves up there.
+    specification.loader.exec_module(module)
+    module.nvmlLib = FakeLibrary()
+    return module
+
+
+@pytest.mark.parametrize("device", ["1", UUIDS[1], "GPU-aabb", MIG_UUID, f"MIG-{UUIDS[1]}/7/0"])
+def test_both_bindings_find_the_device(binding, device):
+    assert nvml.cpus_near(device, nvml=binding).cpus == {64, 65, 130}
+
+
+def test_both_bindings_name_gpus_and_driver_in_text(binding):
+    assert nvml.gpus(nvml=binding) == nvml.Gpus(("Fake 0", "Fake 1", "Fake 2"), "570.1")
+
+
+@pytest.mark.parametrize("device", ["7", "GPU-dddd", "MIG-unknown"])
+def test_both_bindings_errors_are_a_warning(binding, device):
+    found = nvml.cpus_near(device, nvml=binding)
+    assert found.cpus is None and device in found.warning and "\n" not in found.warning
+    assert "TypeError" not in found.warning and "AttributeError" not in found.warning
+
+
+def test_the_folder_wins_over_the_file():
+    installed = {name for name in BINDINGS if list(importlib.metadata.distributions(name=name))}
+    if not installed:
+        pytest.skip("no NVML binding is installed")
+    expected = "__init__.py" if "pynvml" in installed else "pynvml.py"
+    assert Path(nvml.load().__file__).name == expected
