@@ -1,8 +1,11 @@
 """What the command lines that make datasets have in common: one line on stderr and exit code 2 for bad input."""
 
 import argparse
+import contextlib
+import signal
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 
 from data.errors import InputError
 
@@ -14,15 +17,51 @@ class Parser(argparse.ArgumentParser):
         raise InputError(f"{self.prog}: {message}; --help lists the options")
 
 
+class _Stopped(BaseException):
+    """A signal asks the program to end; raised so that half-written output is removed on the way out."""
+
+    def __init__(self, number: int):
+        super().__init__(number)
+        self.number = number
+
+
 def run(parser: Parser, work: Callable[[argparse.Namespace], str], arguments: Sequence[str] | None) -> int:
     """Parses `arguments` (None: those of the process), prints what `work` returns; returns the exit code.
 
-    It is 0, or 2 for an InputError of the parser or of `work`; other errors are bugs and pass through.
+    It is 0; 2 for an InputError of the parser or of `work`; 128 + the signal's number where SIGINT, SIGTERM or SIGHUP
+    ends `work`, which is then left by an exception. Other errors are bugs and pass through.
     """
     try:
-        report = work(parser.parse_args(arguments))
+        with _signals_raise():
+            report = work(parser.parse_args(arguments))
     except InputError as error:
         print(error, file=sys.stderr)
         return 2
+    except _Stopped as stop:
+        print(f"{parser.prog}: stopped by {signal.Signals(stop.number).name}; nothing was written", file=sys.stderr)
+        return 128 + stop.number
     print(report)
     return 0
+
+
+@contextlib.contextmanager
+def _signals_raise() -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield  # Python delivers signals to the main thread alone
+        return
+
+    def stop(number: int, frame: object) -> None:
+        # Once: a second signal must not cut the cleaning up short.
+        for other in before:
+            signal.signal(other, signal.SIG_IGN)
+        raise _Stopped(number)
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    for number, handler in before.items():
+        if handler != signal.SIG_IGN:  # nohup asks for that
+            signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,4 +1,6 @@
-"""Bits that look random and are a function of an integer alone, the same on any machine."""
+"""Bits that look random and are a function of an integer or a text alone, the same on any machine."""
+
+import hashlib
 
 import numpy as np
 
@@ -13,7 +15,7 @@ def mix(values: np.ndarray) -> np.ndarray:
     with the constants of Stafford's variant 13).
 
     Args:
-      values: uint64 of any shape, left as they are.
+      values: uint64 of any shape, numpy's or cupy's, left as they are.
 
     Returns:
       uint64 of that shape.
@@ -24,3 +26,21 @@ def mix(values: np.ndarray) -> np.ndarray:
     bits *= np.uint64(0x94D049BB133111EB)
     bits ^= bits >> np.uint64(31)
     return bits
+
+
+def seeded_bits(ids: np.ndarray, seed: int, stream: int) -> np.ndarray:
+    """uint64 for each int64 id, a function of (id, seed, stream): `mix` applied to the seed, the stream and the id."""
+    state = np.zeros(len(ids), np.uint64)
+    for part in (seed, stream, ids):
+        state = mix(state + WEYL_STEP + np.asarray(part, np.int64).astype(np.uint64))
+    return state
+
+
+def fractions(bits: np.ndarray) -> np.ndarray:
+    """Numbers in [0, 1), float64, from uint64 bits."""
+    return (bits >> np.uint64(11)).astype(np.float64) / 2.0**53
+
+
+def text_bits(value: str) -> int:
+    """64 bits of a text: the first of BLAKE2b's digest of its UTF-8 bytes, the lowest byte first."""
+    return int.from_bytes(hashlib.blake2b(value.encode(), digest_size=8).digest(), "little")

@@ -23,7 +23,10 @@ OWNERS = {
 }
 # What a room may import besides the standard library and itself.
 ALLOWED = {
-    "data": {"numpy", "pandas", "pyarrow", "scipy", "tensorflow", "yaml", "nvtabular", "dask", "distributed", "merlin"},
+    "data": {
+        *("numpy", "pandas", "pyarrow", "scipy", "tensorflow", "yaml", "nvtabular", "dask", "distributed", "merlin"),
+        *("cupy", "cupyx", "fsspec", "psutil", "tqdm"),
+    },
     "models": {"data", "keras", "numpy", "tensorflow"},
 }
 FORBIDDEN_TRAINER = {"benchmarks", "tests", "main"}

@@ -34,7 +34,7 @@ from data import command_line
 from data.click_ranking import average_precision, chance_average_precision
 from data.errors import InputError
 from data.feature_spec import TEST, TRAIN, Chunk, Feature, FeatureSpec
-from data.hashing import WEYL_STEP, mix
+from data.hashing import fractions, seeded_bits
 from data.outbrain.schema import DISPLAY, LABEL
 
 SPEC_FILE = "feature_spec.yaml"
@@ -92,7 +92,7 @@ def prepare(
     if os.path.lexists(output) and not (os.path.isdir(output) and not os.listdir(output)):
         raise InputError(f"{output}: holds something already; remove it or name a new folder")
     rows, missing = join(input_dir)
-    held_out = hash_fractions(rows[DISPLAY].to_numpy(np.int64), seed, _SPLIT_STREAM) < test_fraction
+    held_out = fractions(seeded_bits(rows[DISPLAY].to_numpy(np.int64), seed, _SPLIT_STREAM)) < test_fraction
     train, test = rows[~held_out].reset_index(drop=True), rows[held_out].reset_index(drop=True)
     if train[DISPLAY].nunique() < FOLDS or test.empty:
         raise InputError(
@@ -167,17 +167,6 @@ def join(input_dir: str) -> tuple[pd.DataFrame, dict[str, int]]:
     }
 
 
-def hash_fractions(ids: np.ndarray, seed: int, stream: int) -> np.ndarray:
-    """Numbers in [0, 1) that look uniform, a function of (id, seed, stream) alone on any machine.
-
-    `data.hashing.mix` applied to the seed, the stream and the id in turn.
-    """
-    state = np.zeros(len(ids), np.uint64)
-    for part in (seed, stream, ids):
-        state = mix(state + WEYL_STEP + np.asarray(part, np.int64).astype(np.uint64))
-    return (state >> np.uint64(11)).astype(np.float64) / 2.0**53
-
-
 def summary(spec: FeatureSpec) -> str:
     """What `prepare` did, for people."""
     facts = spec.metadata["outbrain_sample"]
@@ -244,7 +233,7 @@ def _read(path: str, types: Mapping[str, pa.DataType], key: str | None = None) -
 
 def _features(train: pd.DataFrame, test: pd.DataFrame, seed: int) -> tuple[dict[str, pd.DataFrame], dict[str, int]]:
     """The columns to write by source, and the cardinality of each categorical one."""
-    fold = (hash_fractions(train[DISPLAY].to_numpy(np.int64), seed, _FOLD_STREAM) * FOLDS).astype(int)
+    fold = (fractions(seeded_bits(train[DISPLAY].to_numpy(np.int64), seed, _FOLD_STREAM)) * FOLDS).astype(int)
     own = pd.concat([_history(train[fold != f], train[fold == f]) for f in np.unique(fold)]).sort_index()
     histories = {TRAIN: own, TEST: _history(train, test)}
     tables = {}

@@ -229,30 +229,6 @@ def test_the_side_of_a_display_depends_on_seed_and_id_alone(raw, written, tmp_pa
     assert set(columns(other, "test")["display_id"]) != set(columns(written, "test")["display_id"])
 
 
-def test_the_hash_is_splitmix64():
-    def mix(state):
-        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-            state = (state ^ (state >> shift)) * factor % 2**64
-        return state ^ (state >> 31)
-
-    ids = [0, 1, 2, 12345, 2**62]
-    expected = []
-    for number in ids:
-        state = 0
-        for part in (7, 1, number):
-            state = mix((state + 0x9E3779B97F4A7C15 + part) % 2**64)
-        expected.append((state >> 11) / 2**53)
-    assert sample.hash_fractions(np.array(ids), 7, 1).tolist() == expected
-
-
-def test_the_hash_is_even_and_its_streams_are_independent():
-    ids = np.arange(1, 20001)
-    split, fold = (sample.hash_fractions(ids, 0, stream) for stream in (0, 1))
-    assert np.mean(split < 0.2) == pytest.approx(0.2, abs=0.01)
-    assert np.mean(fold[split < 0.2]) == pytest.approx(0.5, abs=0.02)
-    assert abs(np.corrcoef(split, fold)[0, 1]) < 0.03
-
-
 def test_the_printed_figures_are_the_trainers(written):
     test, facts = columns(written, "test"), written.metadata["outbrain_sample"]
     ids, clicked, rates = (np.array(test[name]) for name in ("display_id", "clicked", "ad_id_ctr"))
