@@ -25,15 +25,19 @@ def open_spec(config: RunConfig) -> FeatureSpec:
     path = os.path.join(data.dataset_path, data.fspec_file)
     if not os.path.exists(path):
         raise InputError(
-            f"{path}: no dataset there. Three ways to get one: --dataset_path to a folder of parquet files with a "
-            "feature specification; 'python -m data.synthetic --output DIR --rows N --seed S' to generate one; "
-            "--dataset_type=synthetic to generate and cache one now"
+            f"{path}: no dataset there. Ways to get one: --dataset_path to a folder of parquet files with a feature "
+            "specification; 'bash scripts/preproc.sh --data_path ORIG --metadata_path DIR' from Outbrain's files; "
+            "'python -m data.transcode --input PATH --output DIR --label NAME' from files of your own; 'python -m "
+            "data.synthetic --output DIR --rows N --seed S' to generate one; --dataset_type=synthetic to generate and "
+            "cache one now"
         )
     spec = FeatureSpec.from_yaml(path)
     teacher = spec.metadata.get("teacher")
     if teacher is not None:
-        for name in ("auc", "map_at_12", "chance_map_at_12"):
+        for name in ("map_at_12", "chance_map_at_12", "auc"):
             value = teacher.get(name) if isinstance(teacher, Mapping) else None
+            if name == "auc" and value is None and isinstance(teacher, Mapping):
+                continue  # the teacher of generated raw files scores displays, not rows
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise InputError(
                     f"{path}: metadata.teacher.{name} must be a number, got {value!r}: data.synthetic writes "

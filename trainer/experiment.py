@@ -291,7 +291,8 @@ class Experiment:
         del fields["rows"], fields["ids_cut"]
         teacher = self._spec.metadata.get("teacher")
         if teacher is not None:
-            fields["auc_margin_share"] = _share(figures.auc, 0.5, teacher["auc"])
+            if teacher.get("auc") is not None:
+                fields["auc_margin_share"] = _share(figures.auc, 0.5, teacher["auc"])
             if figures.map_at_12 is not None:
                 fields["map_margin_share"] = _share(
                     figures.map_at_12, teacher["chance_map_at_12"], teacher["map_at_12"]

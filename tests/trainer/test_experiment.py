@@ -124,12 +124,20 @@ def test_a_damaged_specification_is_an_error(tmp_path):
         experiment.open_spec(small_runs.configure(tmp_path, tmp_path))
 
 
-@pytest.mark.parametrize("teacher", [5, {}, {"auc": "x", "map_at_12": 0.6, "chance_map_at_12": 0.5}])
-def test_figures_of_a_teacher_that_are_none_are_found_before_training(dataset, tmp_path, teacher):
+@pytest.mark.parametrize(
+    ("teacher", "figure"),
+    [
+        (5, "map_at_12"),
+        ({}, "map_at_12"),
+        ({"map_at_12": 0.6}, "chance_map_at_12"),
+        ({"auc": "x", "map_at_12": 0.6, "chance_map_at_12": 0.5}, "auc"),
+    ],
+)
+def test_figures_of_a_teacher_that_are_none_are_found_before_training(dataset, tmp_path, teacher, figure):
     document = yaml.safe_load((dataset / "feature_spec.yaml").read_text())
     document["metadata"]["teacher"] = teacher
     (tmp_path / "feature_spec.yaml").write_text(yaml.safe_dump(document))
-    with pytest.raises(InputError, match=r"metadata\.teacher\.auc must be a number"):
+    with pytest.raises(InputError, match=rf"metadata\.teacher\.{figure} must be a number"):
         experiment.open_spec(small_runs.configure(tmp_path, tmp_path))
 
 
@@ -199,6 +207,15 @@ def test_shares_of_what_the_teacher_reaches(train, dataset):
     assert record.auc == pytest.approx(0.5 + record.auc_margin_share * (teacher["auc"] - 0.5))
     chance = teacher["chance_map_at_12"]
     assert record.map_at_12 == pytest.approx(chance + record.map_margin_share * (teacher["map_at_12"] - chance))
+
+
+def test_a_teacher_of_displays_alone_has_no_share_of_auc(train, dataset, monkeypatch):
+    spec = FeatureSpec.from_yaml(str(dataset / "feature_spec.yaml"))
+    teacher = {"map_at_12": 0.75, "chance_map_at_12": 0.5}
+    monkeypatch.setattr(experiment, "open_spec", lambda _: dataclasses.replace(spec, metadata={"teacher": teacher}))
+    record = train()
+    assert record.auc_margin_share is None
+    assert record.map_margin_share == pytest.approx((record.map_at_12 - 0.5) / 0.25)
 
 
 def test_no_shares_without_a_teacher(train, dataset, monkeypatch):
