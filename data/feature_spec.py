@@ -1,5 +1,7 @@
 """The feature specification: which columns a dataset has, what they are, and which files hold them.
 
+    python -m data.feature_spec check DIR    reads every file of a dataset (`data.dataset_check`)
+
 The YAML format is the one that users of the ancestors have (`feature_spec`, `source_spec`, `channel_spec`,
 `metadata`), so their files load unchanged.
 """
@@ -9,14 +11,17 @@ import dataclasses
 import hashlib
 import json
 import os
+import sys
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
 import yaml
 
+from data import filesystem
 from data.errors import InputError
 
+SPEC_FILE = "feature_spec.yaml"
 TRAIN = "train"
 TEST = "test"
 
@@ -97,7 +102,7 @@ class FeatureSpec:
         return (*names, self.display) if with_display and self.display is not None else names
 
     def source_files(self, source: str) -> tuple[str, ...]:
-        """Paths of the files of `source`, resolved against the specification's directory.
+        """Paths or addresses of the files of `source`, resolved against the specification's folder.
 
         Raises:
           InputError: the source is missing, has no files, or is not one chunk of parquet holding every column.
@@ -110,15 +115,15 @@ class FeatureSpec:
         (chunk,) = chunks
         if chunk.type != "parquet":
             raise self._error(
-                f"source_spec.{source} is of type '{chunk.type}'; only parquet is read: convert the files first"
+                f"source_spec.{source} is of type '{chunk.type}'; only parquet is read: convert the files "
+                "first (python -m data.transcode reads CSV)"
             )
         if not chunk.files:
             raise self._error(f"source_spec.{source} names no files")
         missing = [name for name in self.columns(with_display=False) if name not in chunk.features]
         if missing:
             raise self._error(f"source_spec.{source} lacks the feature '{missing[0]}' that channel_spec names")
-        base = os.path.dirname(self.path)
-        return tuple(os.path.join(base, name) for name in chunk.files)
+        return tuple(filesystem.join(filesystem.parent(self.path), name) for name in chunk.files)
 
     def digest(self) -> str:
         """Hash of what a model depends on: features and channels, not files or metadata."""
@@ -178,10 +183,10 @@ class FeatureSpec:
             the feature and the value.
         """
         try:
-            with open(path, encoding="utf-8") as file:
-                document = yaml.safe_load(file)
+            document = yaml.safe_load(filesystem.read_text(path))
         except OSError as error:
-            raise InputError(f"{path}: cannot read the feature specification: {error.strerror}") from error
+            problem = error.strerror or error
+            raise InputError(f"{path}: cannot read the feature specification: {problem}") from error
         except (yaml.YAMLError, ValueError, RecursionError) as error:
             raise InputError(f"{path}: not a YAML file: {error}") from error
         return cls.from_dict(document, path=path)
@@ -308,3 +313,10 @@ def _chunk(value: Any, where: str, what: str) -> Chunk:
         features=_names(entry["features"], where, f"{what}.features"),
         files=_names(entry["files"], where, f"{what}.files"),
     )
+
+
+if __name__ == "__main__":
+    # Imported here: it reads specifications itself.
+    from data.dataset_check import main
+
+    sys.exit(main())

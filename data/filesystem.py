@@ -143,5 +143,8 @@ def open_file(path: str) -> pa.NativeFile:
 
 def read_text(path: str) -> str:
     """The content of a small UTF-8 file. Raises OSError, UnicodeDecodeError and InputError."""
+    if not is_address(path):
+        with open(path, encoding="utf-8") as file:
+            return file.read()
     with open_file(path) as file:
         return file.read().decode("utf-8")

@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from data.errors import InputError
-from data.parquet_files import Column, Kind, ParquetFiles
+from data.parquet_files import FILL, FINITE, Column, Kind, ParquetFiles, open_parquet, out_of_range_remedy
 
 # Rows copied at a time: what a block of the packed arrays takes stays in the cache while its columns are filled.
 _BLOCK_ROWS = 8192
@@ -81,7 +80,7 @@ def decode_row_groups(files: ParquetFiles, groups: Sequence[int], columns: Seque
     path = files.paths[number]
     indices = [int(files.group_index[group]) for group in groups]
     try:
-        with pq.ParquetFile(path, metadata=files.footers[number]) as file:
+        with open_parquet(path, files.footers[number]) as file:
             table = file.read_row_groups(indices, columns=[column.name for column in columns], use_threads=False)
     except (pa.ArrowException, OSError) as error:
         raise InputError(f"{path}: row group {indices[0]} cannot be decoded ({error}); write the file again") from error
@@ -130,7 +129,7 @@ class _ColumnReader:
             if column.kind in (Kind.ONEHOT, Kind.MULTIHOT):
                 return self._ids(column, array)
             if array.null_count:
-                self._fail(column, array.is_null().to_numpy(zero_copy_only=False), "null", _FILL[column.kind])
+                self._fail(column, array.is_null().to_numpy(zero_copy_only=False), "null", FILL[column.kind])
             values = array.to_numpy(zero_copy_only=False)
             if column.kind is Kind.DISPLAY:
                 if values.dtype == np.uint64 and len(values) and values.max() >= 2**63:
@@ -153,7 +152,7 @@ class _ColumnReader:
                 low, high = values.min(), values.max()  # NaN wins both
             if not (low >= -limit and high <= limit):
                 bad = ~(np.abs(values) <= limit)
-                self._fail(column, bad, values, "numericals must be finite as float32: clean them when preprocessing")
+                self._fail(column, bad, values, FINITE)
         return values
 
     def _ids(self, column: Column, array: pa.Array) -> DenseColumn:
@@ -194,14 +193,7 @@ class _ColumnReader:
             bad = (ids < -1) | (ids >= column.cardinality)
             rows = np.arange(len(ids)) if owner is None else owner
             rows = np.arange(len(ids)) // owner if isinstance(owner, int) else rows
-            self._fail(
-                column,
-                bad,
-                ids,
-                f"ids are 0..{column.cardinality - 1} (-1: absent): the cardinality {column.cardinality} in the "
-                "feature specification is too small, or the ids were not mapped",
-                rows,
-            )
+            self._fail(column, bad, ids, out_of_range_remedy(column), rows)
         return ids
 
     def _where(self, column: Column, group: int) -> str:
@@ -216,13 +208,6 @@ class _ColumnReader:
         raise InputError(
             f"{self._where(column, first)} {(groups == first).sum()} bad value(s), the first is {value}; {remedy}"
         )
-
-
-_FILL = {
-    Kind.NUMERICAL: "fill the gaps when preprocessing",
-    Kind.LABEL: "every row needs a label of 0 or 1: drop the others when preprocessing",
-    Kind.DISPLAY: "every row needs a display id: drop the others when preprocessing",
-}
 
 
 def _one_array(chunked: pa.ChunkedArray) -> pa.Array:

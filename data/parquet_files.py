@@ -1,14 +1,20 @@
-"""The parquet files of a dataset as their footers describe them: checked columns and the row groups, in file order."""
+"""The parquet files of a dataset as their footers describe them: checked columns and the row groups, in file order.
+
+Footers carry the least and the largest value of each column of a row group, so most bad values are found without
+reading a row. Where a writer left these out, decoding finds them (`data.parquet_decode`).
+"""
 
 import concurrent.futures
+import contextlib
 import dataclasses
 import enum
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from data import filesystem
 from data.errors import InputError
 from data.feature_spec import FeatureSpec
 
@@ -93,34 +99,110 @@ def open_parquet_files(paths: Sequence[str], columns: Sequence[Column], *, threa
     return files
 
 
-def _checked_footer(path: str, columns: Sequence[Column]) -> pq.FileMetaData:
+@contextlib.contextmanager
+def open_parquet(path: str, footer: pq.FileMetaData | None = None) -> Iterator[pq.ParquetFile]:
+    """Opens a file, local or at an address. Raises what pyarrow raises, OSError and ArrowException, and InputError."""
+    if not filesystem.is_address(path):
+        with pq.ParquetFile(path, metadata=footer) as file:
+            yield file
+        return
+    with filesystem.open_file(path) as source, pq.ParquetFile(source, metadata=footer) as file:
+        yield file
+
+
+def read_footer(path: str) -> pq.FileMetaData:
+    """The footer of a file.
+
+    Raises:
+      InputError: there is no such file, or it is not parquet.
+    """
     try:
-        footer = pq.read_metadata(path)
-        schema = footer.schema.to_arrow_schema()
+        with open_parquet(path) as file:
+            footer = file.metadata
+            footer.schema.to_arrow_schema()
+            return footer
     except FileNotFoundError as error:
         raise InputError(
             f"{path}: no such file; check source_spec in the feature specification, or preprocess the data again"
         ) from error
     except (pa.ArrowException, OSError) as error:
         raise InputError(f"{path}: not a readable parquet file ({error}); write it again") from error
+
+
+def column_problems(path: str, footer: pq.FileMetaData, columns: Sequence[Column]) -> Iterator[str]:
+    """What of a file's columns cannot be used, by their names and types: a line for each."""
     if footer.num_rows == 0:
-        return footer  # a part that got no rows; its writer could not tell the types
+        return  # a part that got no rows; its writer could not tell the types
+    schema = footer.schema.to_arrow_schema()
     for column in columns:
         count = schema.names.count(column.name)
         if count != 1:
             problem = "is missing" if count == 0 else f"is there {count} times"
-            raise InputError(
+            yield (
                 f"{path}: column '{column.name}' ({column.kind.value}) {problem}; the file has {schema.names}; "
                 "write the column, or correct the feature specification"
             )
+            continue
         received = schema.field(column.name).type
         expected = _type_problem(received, column.kind)
         if expected:
-            raise InputError(
+            yield (
                 f"{path}: column '{column.name}' ({column.kind.value}) is of type {received}; {expected} "
                 "when preprocessing"
             )
+
+
+def statistics_problems(path: str, footer: pq.FileMetaData, columns: Sequence[Column]) -> Iterator[str]:
+    """What the footer's statistics say of values that cannot be used: a line for each row group and column."""
+    leaves = {footer.schema.column(i).path.split(".")[0]: i for i in range(footer.num_columns)}
+    for group in range(footer.num_row_groups):
+        row_group = footer.row_group(group)
+        for column in columns:
+            statistics = row_group.column(leaves[column.name]).statistics if column.name in leaves else None
+            problem = None if statistics is None else _statistics_problem(statistics, column)
+            if problem:
+                yield f"{path}: column '{column.name}' ({column.kind.value}), row group {group}: {problem}"
+
+
+def _checked_footer(path: str, columns: Sequence[Column]) -> pq.FileMetaData:
+    footer = read_footer(path)
+    for problems in (column_problems, statistics_problems):
+        for problem in problems(path, footer, columns):
+            raise InputError(problem)
     return footer
+
+
+def _statistics_problem(statistics: pq.Statistics, column: Column) -> str:
+    if column.kind not in (Kind.ONEHOT, Kind.MULTIHOT) and statistics.has_null_count and statistics.null_count:
+        return f"{statistics.null_count} value(s) are null; {FILL[column.kind]}"
+    if not statistics.has_min_max or not isinstance(statistics.min, int | float):
+        return ""
+    low, high = statistics.min, statistics.max
+    if column.cardinality is not None:
+        if low < -1 or high >= column.cardinality:
+            return f"the ids are {low}..{high}; {out_of_range_remedy(column)}"
+    elif column.kind is Kind.LABEL and not (low >= 0 and high <= 1):
+        return f"the labels are {low}..{high}; labels are 0 or 1"
+    elif column.kind is Kind.NUMERICAL and not (low >= -_MOST_FLOAT32 and high <= _MOST_FLOAT32):
+        return f"the values are {low}..{high}; {FINITE}"
+    return ""
+
+
+def out_of_range_remedy(column: Column) -> str:
+    """What to do about ids that `column` cannot have."""
+    return (
+        f"ids are 0..{column.cardinality - 1} (-1: absent): the cardinality {column.cardinality} in the feature "
+        "specification is too small, or the ids were not mapped"
+    )
+
+
+FINITE = "numericals must be finite as float32: clean them when preprocessing"
+FILL = {
+    Kind.NUMERICAL: "fill the gaps when preprocessing",
+    Kind.LABEL: "every row needs a label of 0 or 1: drop the others when preprocessing",
+    Kind.DISPLAY: "every row needs a display id: drop the others when preprocessing",
+}
+_MOST_FLOAT32 = float(np.finfo(np.float32).max)
 
 
 def _type_problem(received: pa.DataType, kind: Kind) -> str:

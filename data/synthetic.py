@@ -28,14 +28,13 @@ import pyarrow as pa
 from data import command_line
 from data.displays import MAX_ADS
 from data.errors import InputError
-from data.feature_spec import TEST, TRAIN, Chunk, Feature, FeatureSpec
+from data.feature_spec import SPEC_FILE, TEST, TRAIN, Chunk, Feature, FeatureSpec
 from data.outbrain.schema import outbrain_feature_spec
 from data.part_writer import PartWriter
 from data.synthetic_rows import TeacherScore, column_dtype, draw_chunks, plant_teacher, to_table
 
 # To be raised with every change of what is generated: cached datasets of other versions are not used.
 GENERATOR_VERSION = 1
-SPEC_FILE = "feature_spec.yaml"
 DEFAULT_VALID_FRACTION = 0.2
 DEFAULT_ROWS_PER_GROUP = 16384
 ROWS_PER_FILE = 32 * DEFAULT_ROWS_PER_GROUP

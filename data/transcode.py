@@ -22,12 +22,12 @@ from data import command_line, filesystem
 from data.column_inference import Decision, Role, decide
 from data.csv_text import CsvFormat
 from data.errors import InputError
-from data.feature_spec import TEST, TRAIN, FeatureSpec
+from data.feature_spec import SPEC_FILE, TEST, TRAIN, FeatureSpec
 from data.part_writer import PartWriter
 from data.row_split import DEFAULT_TEST_FRACTION, HashSplit, RowSplit, TimeSplit
 from data.staging import staged_folder
 from data.transcode_columns import describe, make_encoders, report, specification
-from data.transcode_in_place import DEFAULT_TEST_FILES, DEFAULT_TRAIN_FILES, SPEC_FILE, describe_in_place
+from data.transcode_in_place import DEFAULT_TEST_FILES, DEFAULT_TRAIN_FILES, describe_in_place
 from data.transcode_input import DEFAULT_BLOCK_BYTES, open_tables
 from data.transcode_options import ColumnOptions
 from data.transcode_passes import Passes

@@ -13,14 +13,13 @@ from data.column_inference import ColumnObserver, Decision, Role, decide
 from data.column_values import BadValue, is_list, labels, numbers
 from data.csv_text import CsvFormat
 from data.errors import InputError
-from data.feature_spec import TEST, TRAIN, Chunk, Feature, FeatureSpec
+from data.feature_spec import SPEC_FILE, TEST, TRAIN, Chunk, Feature, FeatureSpec
 from data.staging import staged_folder
 from data.transcode_input import Batch, TableFiles, open_tables
 from data.transcode_options import ColumnOptions
 from data.transcode_passes import located, progress
 from data.transcode_report import ColumnReport, Transcoded
 
-SPEC_FILE = "feature_spec.yaml"
 DEFAULT_TRAIN_FILES, DEFAULT_TEST_FILES = "train", "valid"
 _REMEDY = "convert the data without --in_place, or name the column in --ignore"
 _PARTITION = Decision(Role.IGNORED, "in the folders' names, not in the files")

@@ -5,6 +5,8 @@ import shlex
 
 import pytest
 
+from data import command_line, transcode
+from data.outbrain import preprocess, raw
 from trainer import flags
 
 
@@ -30,12 +32,24 @@ def test_flags_of_main(root):
 
 
 def test_flags_after_the_scripts_options(root):
-    lines = [line for line in commands(root) if line.startswith("bash ")]
+    lines = [line for line in commands(root) if line.startswith("bash ") and "preproc.sh" not in line]
     assert len(lines) == 3
     for line in lines:
         arguments = shlex.split(line)
         assert (root / arguments[1]).is_file()
         flags.parse(arguments[arguments.index("--") + 1 :])
+
+
+def test_flags_of_the_commands_that_write_datasets(root, monkeypatch):
+    modules = {"scripts/preproc.sh": preprocess, "data.outbrain.raw": raw, "data.transcode": transcode}
+    parsed = []
+    monkeypatch.setattr(command_line, "run", lambda parser, _, arguments: parsed.append(parser.parse_args(arguments)))
+    lines = [(line, name) for line in commands(root) for name in modules if name in line.split()]
+    assert {name for _, name in lines} == set(modules)
+    for line, name in lines:
+        arguments = shlex.split(line)
+        modules[name].main(arguments[arguments.index(name) + 1 :])
+    assert len(parsed) == len(lines)
 
 
 def test_modules_files_and_targets(root):

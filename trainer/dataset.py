@@ -1,9 +1,8 @@
 """Where a configuration says that the rows are."""
 
-import os
 from collections.abc import Mapping
 
-from data import synthetic
+from data import filesystem, synthetic
 from data.errors import InputError
 from data.feature_spec import FeatureSpec
 from trainer.config import RunConfig
@@ -22,8 +21,8 @@ def open_spec(config: RunConfig) -> FeatureSpec:
                 rows=data.synthetic_rows, seed=data.synthetic_seed, cache_dir=data.synthetic_cache_dir
             )
         )
-    path = os.path.join(data.dataset_path, data.fspec_file)
-    if not os.path.exists(path):
+    path = filesystem.join(data.dataset_path, data.fspec_file)
+    if not filesystem.exists(path):
         raise InputError(
             f"{path}: no dataset there. Ways to get one: --dataset_path to a folder of parquet files with a feature "
             "specification; 'bash scripts/preproc.sh --data_path ORIG --metadata_path DIR' from Outbrain's files; "

@@ -34,7 +34,7 @@ from tqdm import tqdm
 
 from data import command_line
 from data.errors import InputError
-from data.feature_spec import TEST, TRAIN, Chunk, FeatureSpec
+from data.feature_spec import SPEC_FILE, TEST, TRAIN, Chunk, FeatureSpec
 from data.outbrain import join, raw_tables
 from data.outbrain.join import JoinedRows, JoinPlan
 from data.outbrain.similarity import TagVectors
@@ -42,7 +42,6 @@ from data.part_writer import PartWriter
 from data.process_memory import PeakMemory
 from data.staging import check_output, staged_folder
 
-SPEC_FILE = "feature_spec.yaml"
 REPORT_FILE = "report.json"
 TEACHER_FILE = "teacher.csv"
 CTR_KINDS = ("out_of_fold", "in_sample")

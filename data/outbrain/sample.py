@@ -33,11 +33,10 @@ import pyarrow.parquet as pq
 from data import command_line
 from data.click_ranking import average_precision, chance_average_precision
 from data.errors import InputError
-from data.feature_spec import TEST, TRAIN, Chunk, Feature, FeatureSpec
+from data.feature_spec import SPEC_FILE, TEST, TRAIN, Chunk, Feature, FeatureSpec
 from data.hashing import fractions, seeded_bits
 from data.outbrain.schema import DISPLAY, LABEL
 
-SPEC_FILE = "feature_spec.yaml"
 DEFAULT_SEED = 0
 DEFAULT_TEST_FRACTION = 0.2
 MIN_DISPLAYS = 5

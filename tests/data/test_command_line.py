@@ -1,3 +1,7 @@
+import signal
+import subprocess
+import sys
+
 import pytest
 
 from data.command_line import Parser, run
@@ -46,3 +50,36 @@ def test_help_ends_with_code_0(parser, capsys):
     with pytest.raises(SystemExit, match=r"^0$"):
         run(parser, lambda options: pytest.fail("called"), ["--help"])
     assert "--rows" in capsys.readouterr().out
+
+
+STOPPED = """
+import sys
+from data.command_line import Parser, run
+from data.staging import staged_folder
+
+def work(options):
+    with staged_folder(sys.argv[1], marker="spec"):
+        print("working", flush=True)
+        sys.stdin.read()
+
+sys.exit(run(Parser(prog="program"), work, []))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_the_work_and_leaves_nothing(tmp_path, number):
+    command = [sys.executable, "-c", STOPPED, str(tmp_path / "out")]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, **pipes) as process:
+        assert process.stdout.readline() == "working\n"
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    assert errors == f"program: stopped by {number.name}; nothing was written\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_handlers_are_as_before_afterwards(parser):
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    run(parser, lambda options: "done", ["--rows", "3"])
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == before

@@ -1,3 +1,5 @@
+import math
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -86,6 +88,44 @@ def test_columns_that_cannot_be_used_are_refused(tmp_path, changes, message):
     with pytest.raises(InputError, match=message) as error:
         open_parquet_files([path], spec_columns(SPEC, with_display=True), threads=1)
     assert str(error.value).startswith(path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"wide": pa.array([0, 1, 7, 10])}, r"'wide' \(one-hot\), row group 1: the ids are 7\.\.10; ids are 0\.\.8 "),
+        ({"wide": pa.array([0, -2, 1, 1])}, r"'wide' \(one-hot\), row group 0: the ids are -2\.\.0"),
+        ({"wide": pa.array([0, 1, 1, 2**63], pa.uint64())}, r"row group 1: the ids are 1\.\.9223372036854775808"),
+        ({"list": pa.array([[0], [], [3, 99], None])}, r"'list' \(multi-hot\), row group 1: the ids are 3\.\.99"),
+        (
+            {"x": pa.array([0.0, None, None, 1.0])},
+            r"'x' \(numerical\), row group 0: 1 value\(s\) are null; fill",
+        ),
+        (
+            {"x": pa.array([0.0, 0.0, math.inf, 1.0])},
+            r"'x' \(numerical\), row group 1: the values are 1\.0\.\.inf",
+        ),
+        ({"x": pa.array([0.0, -1e39, 0.0, 1.0])}, r"'x' \(numerical\), row group 0: the values are -1e\+39\.\."),
+        (
+            {"clicked": pa.array([0, 1, 1, 2])},
+            r"'clicked' \(label\), row group 1: the labels are 1\.\.2",
+        ),
+        ({"clicked": pa.array([0, 1, None, 1])}, r"'clicked' \(label\), row group 1: 1 value\(s\) are null; every"),
+        (
+            {"display": pa.array([0, 1, None, 1])},
+            r"'display' \(display\), row group 1: 1 value\(s\) are null; every",
+        ),
+    ],
+)
+def test_values_that_the_footer_shows_to_be_bad_are_refused_at_once(tmp_path, changes, message):
+    path = str(tmp_path / "bad.parquet")
+    pq.write_table(pa.table(columns_of(4, **changes)), path, row_group_size=2)
+    with pytest.raises(InputError, match=message) as error:
+        open_parquet_files([path], spec_columns(SPEC, with_display=True), threads=1)
+    assert str(error.value).startswith(path)
+    # Nothing is claimed where the writer kept no statistics: decoding finds these values.
+    pq.write_table(pa.table(columns_of(4, **changes)), path, row_group_size=2, write_statistics=False)
+    assert open_parquet_files([path], spec_columns(SPEC, with_display=True), threads=1).num_rows == 4
 
 
 @pytest.mark.parametrize("content", [b"", b"PAR1", b"not parquet at all, but quite long", None])
