@@ -56,10 +56,11 @@ def _signals_raise() -> Iterator[None]:
             signal.signal(other, signal.SIG_IGN)
         raise _Stopped(number)
 
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    for number, handler in before.items():
-        if handler != signal.SIG_IGN:  # nohup asks for that
-            signal.signal(number, stop)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    # Signals that are ignored stay so (nohup asks for that), and so do handlers that are not Python's.
+    before = {number: handler for number, handler in handlers.items() if handler not in (signal.SIG_IGN, None)}
+    for number in before:
+        signal.signal(number, stop)
     try:
         yield
     finally:

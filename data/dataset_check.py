@@ -2,7 +2,7 @@
 
     python -m data.feature_spec check DIR
 
-Each file is read once, a row group at a time.
+Each file is read once, some ten thousand rows at a time.
 """
 
 import argparse
@@ -17,11 +17,13 @@ import pyarrow.compute as pc
 from tqdm import tqdm
 
 from data import command_line, filesystem
+from data.display_count import DisplayCount
 from data.errors import InputError
-from data.feature_spec import SPEC_FILE, FeatureSpec
+from data.feature_spec import SPEC_FILE, TEST, TRAIN, FeatureSpec
 from data.parquet_files import Column, Kind, column_problems, open_parquet, read_footer, spec_columns
 
 _MOST_LINES = 50
+_BATCH_ROWS = 32_768
 _MOST_FLOAT32 = float(np.finfo(np.float32).max)
 
 
@@ -33,6 +35,7 @@ class Finding:
       what: "id(s) out of 0..99", say.
       count: how often it was found.
       row, example: row (counted from 0) and value of the first; None where there is no value to show.
+      longest: the longest list, where lists are too long.
       file: of the first.
       files: all that have it.
     """
@@ -41,6 +44,7 @@ class Finding:
     count: int
     row: int
     example: object
+    longest: int | None = None
     file: str = ""
     files: set[str] = dataclasses.field(default_factory=set)
 
@@ -66,9 +70,7 @@ class Report:
 def check(spec: FeatureSpec) -> Report:
     """Reads all files of all sources of `spec`; problems are collected and never raised."""
     report, checks, named = Report(), [], set()
-    if not spec.sources:
-        report.problems.append(f"{spec.path}: source_spec names no source: there are no rows")
-    for source in spec.sources:
+    for source in dict.fromkeys((TRAIN, TEST, *spec.sources)):  # training needs the first two
         try:
             paths = spec.source_files(source)
         except InputError as error:
@@ -122,12 +124,13 @@ class _SourceCheck:
         self._source, self._paths, self._report = source, paths, report
         self._label, self._display = spec.label, spec.display
         (chunk,) = spec.sources[source]
-        with_display = spec.display is not None and spec.display in chunk.features
+        # Evaluation reads the display whatever the chunk says, training never does.
+        with_display = spec.display is not None and (source == TEST or spec.display in chunk.features)
         self._columns = spec_columns(spec, with_display=with_display)
         self._problems: dict[tuple[str, str], Finding] = {}
         self._notes: dict[tuple[str, str], Finding] = {}
         self._types: dict[str, dict[str, list[str]]] = collections.defaultdict(dict)
-        self._displays = _Displays() if with_display else None
+        self._displays = DisplayCount() if with_display else None
 
     def run(self, named: set[str]) -> None:
         """Reads everything; `named` are the paths that the specification names in any source."""
@@ -159,33 +162,34 @@ class _SourceCheck:
         try:
             with open_parquet(path) as file:
                 first = 0
-                for group in range(file.num_row_groups):
-                    table = file.read_row_group(group, columns=[column.name for column in columns], use_threads=False)
+                for batch in file.iter_batches(_BATCH_ROWS, columns=[column.name for column in columns]):
                     for column in columns:
-                        array = pa.concat_arrays(table[column.name].chunks)
+                        array = batch[column.name]
                         if pa.types.is_dictionary(array.type):
                             array = array.dictionary_decode()
                         for found in _problems(column, array):
                             self._note_down(self._problems, column, found, path, first)
                         for found in _remarks(column, array):
                             self._note_down(self._notes, column, found, path, first)
-                    if self._displays is not None and {self._display, self._label} <= set(table.column_names):
-                        self._displays.add(table[self._display], table[self._label])
-                    first += table.num_rows
+                    if self._displays is not None and {self._display, self._label} <= set(batch.schema.names):
+                        self._displays.add(batch[self._display], batch[self._label])
+                    first += batch.num_rows
         except (pa.ArrowException, OSError) as error:
             self._report.problems.append(f"{self._source}: {path}: cannot be decoded ({error}); write the file again")
 
     def _look_for_others(self, named: set[str]) -> None:
         """Parquet files beside the source's that no source names."""
         for folder in sorted({filesystem.parent(path) for path in self._paths}):
-            if folder and filesystem.is_folder(folder):
+            try:
                 found = filesystem.list_files(folder, recursive=False)
-                others = [path for path in found if path.endswith(".parquet") and os.path.normpath(path) not in named]
-                if others:
-                    self._report.notes.append(
-                        f"{self._source}: {folder} has {len(others)} parquet file(s) that the specification does not "
-                        f"name, {others[0]} for one"
-                    )
+            except InputError:
+                continue  # that its files cannot be read has been said
+            others = [path for path in found if path.endswith(".parquet") and os.path.normpath(path) not in named]
+            if others:
+                self._report.notes.append(
+                    f"{self._source}: {folder} has {len(others)} parquet file(s) that the specification does not "
+                    f"name, {others[0]} for one"
+                )
 
     @staticmethod
     def _note_down(
@@ -196,6 +200,7 @@ class _SourceCheck:
             known = dataclasses.replace(found, count=0, row=first_row + found.row, file=path, files=set())
             findings[column.name, found.what] = known
         known.count += found.count
+        known.longest = found.longest if found.longest is None else max(known.longest, found.longest)
         known.files.add(path)
 
     def _say(self) -> None:
@@ -203,6 +208,7 @@ class _SourceCheck:
         for lines, findings in ((self._report.problems, self._problems), (self._report.notes, self._notes)):
             for (name, _), found in findings.items():
                 shown = "" if found.example is None else f", the first {str(found.example)[:60]}"
+                shown += "" if found.longest is None else f", the longest holds {found.longest}"
                 more = f" and in {len(found.files) - 1} more file(s)" if len(found.files) > 1 else ""
                 lines.append(
                     f"{self._source}: column '{name}' ({kinds[name]}): {found.count:,} {found.what}{shown}, in "
@@ -221,47 +227,8 @@ class _SourceCheck:
                     self._report.notes.append(f"{self._source}: {count:,} displays have {what}")
 
 
-class _Displays:
-    """Counts displays that come side by side, and their clicks, without keeping them.
-
-    Attributes:
-      ascending: no display came before a smaller one; the counts mean nothing otherwise.
-      count, without, several: displays that have ended; those without a click and with several.
-    """
-
-    def __init__(self):
-        self.ascending, self.count, self.without, self.several = True, 0, 0, 0
-        # The display that has not ended yet, and its clicks.
-        self._open = (np.array([], np.int64), np.array([], np.int64))
-
-    def add(self, displays: pa.ChunkedArray, labels: pa.ChunkedArray) -> None:
-        """Takes the next rows."""
-        if displays.null_count or labels.null_count:
-            self.ascending = False
-        if not self.ascending or not len(displays):
-            return
-        ids = np.concatenate([self._open[0], displays.to_numpy()])
-        clicks = np.concatenate([self._open[1], labels.to_numpy().astype(np.float64) > 0]).astype(np.int64)
-        if (ids[1:] < ids[:-1]).any():
-            self.ascending = False
-            return
-        starts = np.flatnonzero(np.append(True, ids[1:] != ids[:-1]))
-        sums = np.add.reduceat(clicks, starts)
-        self._count(sums[:-1])
-        self._open = (ids[-1:], sums[-1:])
-
-    def end(self) -> None:
-        """No more rows come."""
-        self._count(self._open[1])
-
-    def _count(self, clicks: np.ndarray) -> None:
-        self.count += len(clicks)
-        self.without += int((clicks == 0).sum())
-        self.several += int((clicks > 1).sum())
-
-
 def _problems(column: Column, array: pa.Array) -> Iterator[Finding]:
-    """What training would refuse in the values of a row group."""
+    """What training would refuse in some values of a column."""
     if column.kind in (Kind.ONEHOT, Kind.MULTIHOT):
         ids, rows = _flat(array)
         most = column.cardinality - 1
@@ -286,8 +253,11 @@ def _remarks(column: Column, array: pa.Array) -> Iterator[Finding]:
     """What training accepts, and a user may not expect."""
     if column.kind is Kind.MULTIHOT and not pa.types.is_integer(array.type):
         lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
-        what = f"list(s) longer than max_hotness {column.hotness}, which training cuts; the longest of a first group"
-        yield from _found(what, lengths > column.hotness, np.full(len(lengths), lengths.max(initial=0)))
+        for found in _found(
+            f"list(s) beyond max_hotness {column.hotness}, which training cuts", lengths > column.hotness
+        ):
+            found.longest = int(lengths.max())
+            yield found
 
 
 def _flat(array: pa.Array) -> tuple[np.ndarray, np.ndarray | None]:

@@ -108,16 +108,17 @@ class FeatureSpec:
           InputError: the source is missing, has no files, or is not one chunk of parquet holding every column.
         """
         chunks = self.sources.get(source, ())
+        for chunk in chunks:
+            if chunk.type != "parquet":
+                raise self._error(
+                    f"source_spec.{source} is of type '{chunk.type}'; only parquet is read: convert the files first "
+                    "(python -m data.transcode reads CSV)"
+                )
         if len(chunks) != 1:
             raise self._error(
                 f"source_spec.{source} has {len(chunks)} chunks; exactly one chunk of parquet files is read"
             )
         (chunk,) = chunks
-        if chunk.type != "parquet":
-            raise self._error(
-                f"source_spec.{source} is of type '{chunk.type}'; only parquet is read: convert the files "
-                "first (python -m data.transcode reads CSV)"
-            )
         if not chunk.files:
             raise self._error(f"source_spec.{source} names no files")
         missing = [name for name in self.columns(with_display=False) if name not in chunk.features]
@@ -126,7 +127,10 @@ class FeatureSpec:
         return tuple(filesystem.join(filesystem.parent(self.path), name) for name in chunk.files)
 
     def digest(self) -> str:
-        """Hash of what a model depends on: features and channels, not files or metadata."""
+        """Hash of what a model depends on: features and channels, not files or metadata.
+
+        A multi-hot feature of at most one id is to a model what a one-hot feature is, so the two have the same hash.
+        """
         shape = [
             [[name, self.features[name].cardinality, self.features[name].max_hotness] for name in self.categorical],
             list(self.numerical),
@@ -184,6 +188,8 @@ class FeatureSpec:
         """
         try:
             document = yaml.safe_load(filesystem.read_text(path))
+        except InputError:
+            raise  # a filesystem that cannot be reached
         except OSError as error:
             problem = error.strerror or error
             raise InputError(f"{path}: cannot read the feature specification: {problem}") from error

@@ -18,6 +18,7 @@ import numpy as np
 
 from data.errors import InputError
 from data.feature_spec import FeatureSpec
+from data.freed_memory import keep_freed_memory
 from data.parquet_decode import PackedLayout, decode_row_groups
 from data.parquet_files import Kind, open_parquet_files, spec_columns
 from data.row_plan import EvaluationPlan, TrainingPlan, Window, shard_strata
@@ -26,7 +27,7 @@ from data.window_loader import LoadedWindow, WindowLoader, task_bytes
 SHUFFLE_BUFFER_ROWS = 524_288
 DATA_SHARDS = 96
 _PREFETCH_BATCHES = 2
-_RUN_ROWS = 4096  # small batches are made so many rows at a time: a call into Python costs as much as 1000 rows
+_RUN_ROWS = 32768  # small batches are made so many rows at a time: a call into Python costs as much as 1000 rows
 
 
 class ParquetInput:
@@ -209,7 +210,7 @@ class BatchStream:
         self._loader = loader(self._executor)
         self._closed = threading.Event()
         self._dataset: Any = None
-        self._run_batches = max(1, _RUN_ROWS // local_batch_size)
+        self._run_batches = max(1, min(_RUN_ROWS, window_rows // 4) // local_batch_size)
         self.local_batch_size = local_batch_size
         self.steps_per_epoch = steps_per_epoch
         self.dropped_rows = dropped_rows
@@ -271,6 +272,7 @@ class BatchStream:
         if self._closed.is_set():
             raise ValueError("the stream is closed")
         try:
+            keep_freed_memory()  # here: TensorFlow has made its generator, which sets the opposite, by now
             buffers = self._layout.empty(self._run_batches * self.local_batch_size)
             for loaded in self._loader.load(self._windows()):
                 for name, count in loaded.lost.items():

@@ -106,7 +106,8 @@ def open_parquet(path: str, footer: pq.FileMetaData | None = None) -> Iterator[p
         with pq.ParquetFile(path, metadata=footer) as file:
             yield file
         return
-    with filesystem.open_file(path) as source, pq.ParquetFile(source, metadata=footer) as file:
+    # pre_buffer: few large requests, where each one takes long.
+    with filesystem.open_file(path) as source, pq.ParquetFile(source, metadata=footer, pre_buffer=True) as file:
         yield file
 
 
@@ -154,11 +155,14 @@ def column_problems(path: str, footer: pq.FileMetaData, columns: Sequence[Column
 
 def statistics_problems(path: str, footer: pq.FileMetaData, columns: Sequence[Column]) -> Iterator[str]:
     """What the footer's statistics say of values that cannot be used: a line for each row group and column."""
-    leaves = {footer.schema.column(i).path.split(".")[0]: i for i in range(footer.num_columns)}
+    # A plain column's path is its name, dots and all; a list's is the name and two levels below it.
+    paths = {footer.schema.column(leaf).path: leaf for leaf in range(footer.num_columns)}
+    lists = {path.rsplit(".", 2)[0]: leaf for path, leaf in paths.items()}
+    leaves = [paths.get(column.name, lists.get(column.name)) for column in columns]
     for group in range(footer.num_row_groups):
         row_group = footer.row_group(group)
-        for column in columns:
-            statistics = row_group.column(leaves[column.name]).statistics if column.name in leaves else None
+        for column, leaf in zip(columns, leaves, strict=True):
+            statistics = None if leaf is None else row_group.column(leaf).statistics
             problem = None if statistics is None else _statistics_problem(statistics, column)
             if problem:
                 yield f"{path}: column '{column.name}' ({column.kind.value}), row group {group}: {problem}"

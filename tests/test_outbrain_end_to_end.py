@@ -29,7 +29,7 @@ def test_the_teachers_signal_survives_and_is_learnt(tmp_path):
     raw.generate(str(tmp_path / "raw"), rows=60_000, seed=1)
     preprocess(str(tmp_path / "raw"), str(tmp_path / "dataset"), Options(rows_per_part=20_000))
     sizes = tmp_path / "sizes.json"
-    sizes.write_text(json.dumps({name: 8 for name in outbrain_feature_spec().categorical}))
+    sizes.write_text(json.dumps(dict.fromkeys(outbrain_feature_spec().categorical, 8)))
     arguments = (
         f"--embedding_sizes_file={sizes}",
         f"--dataset_path={tmp_path}/dataset",

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
+from data import filesystem
 from data.errors import InputError
 from data.input_pipeline import ParquetInput
 from models.wide_deep import WideDeep
@@ -178,8 +179,8 @@ def _checksum(paths: Sequence[str]) -> int:
     """Tells datasets apart without reading them: a parquet file ends in the statistics of all of its columns."""
     checksum = 0
     for path in paths:
-        size = os.path.getsize(path)
-        with open(path, "rb") as file:
+        with filesystem.open_file(path) as file:
+            size = file.size()
             file.seek(max(0, size - _CHECKSUM_BYTES))
             checksum = zlib.crc32(file.read() + str(size).encode(), checksum)
     return checksum
