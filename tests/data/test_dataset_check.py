@@ -111,6 +111,27 @@ def test_all_problems_are_collected_over_files_and_sources(tmp_path):
     assert dataset_check.render(report, "DIR").endswith("DIR: 4 problems")
 
 
+def test_what_evaluation_needs_is_asked_for(tmp_path):
+    (problem,) = dataset_check.check(write(tmp_path, [("train/a.parquet", {})])).problems
+    assert (
+        problem
+        == f"{tmp_path}/feature_spec.yaml: source_spec.test has 0 chunks; exactly one chunk of parquet files is read"
+    )
+    spec = write(tmp_path / "b", [("train/a.parquet", {"display": None}), ("valid/a.parquet", {"display": None})])
+    document = spec.to_dict()
+    for (chunk,) in document["source_spec"].values():
+        chunk["features"].remove("display")
+    (problem,) = dataset_check.check(FeatureSpec.from_dict(document, path=spec.path)).problems
+    assert problem.startswith(f"test: {tmp_path}/b/valid/a.parquet: column 'display' (display) is missing")
+
+
+def test_a_folder_that_cannot_be_listed_is_no_end(tmp_path):
+    spec = write(tmp_path)
+    shutil.rmtree(tmp_path / "train")
+    (problem, rows) = dataset_check.check(spec).problems
+    assert "train/a.parquet: no such file" in problem and rows == "train: its 1 file(s) hold no rows"
+
+
 def test_files_that_are_missing_junk_cut_or_empty(tmp_path):
     spec = write(tmp_path, [(f"train/{name}.parquet", {}) for name in "abcd"])
     content = (tmp_path / "train/b.parquet").read_bytes()
@@ -150,7 +171,8 @@ def test_what_is_only_worth_a_note(tmp_path):
     assert report.problems == []
     notes = "\n".join(report.notes)
     assert f"{tmp_path}/train has 1 parquet file(s) that the specification does not name" in notes
-    assert "column 'topics' (multi-hot): 2 list(s) longer than max_hotness 2, which training cuts" in notes
+    cut = "2 list(s) beyond max_hotness 2, which training cuts, the longest holds 4"
+    assert f"column 'topics' (multi-hot): {cut}, in {tmp_path}/valid/b.parquet, row 0" in notes
     assert "column 'ad' (one-hot) is int64 in 1 file(s)" in notes and "int32 in 1 file(s)" in notes
     assert "test: 1 displays have no click" in notes and "test: 1 displays have several clicks" in notes
     assert report.displays["test"] == 6
@@ -174,6 +196,23 @@ def test_displays_are_counted_across_row_groups_and_not_where_they_are_scattered
     assert "test" not in report.displays and report.problems == []
 
 
+def test_counts_and_rows_are_the_same_however_many_rows_are_read_at_a_time(tmp_path, monkeypatch):
+    changes = {
+        "ad": pa.array([0, 1, 10, 2, 99, -2]),
+        "topics": pa.array([[1], [1, 2, 3], [1], [0] * 5, None, [0] * 4]),
+        "display": pa.array([4, 4, 4, 7, 7, 7]),
+    }
+    spec = write(tmp_path, [("train/a.parquet", {}), ("valid/a.parquet", changes)])
+    reports = []
+    for rows in (1, 4, 100):
+        monkeypatch.setattr(dataset_check, "_BATCH_ROWS", rows)
+        reports.append(dataset_check.check(spec))
+    assert reports[0] == reports[1] == reports[2]
+    assert f"3 {OUT_OF_AD} 10, in {tmp_path}/valid/a.parquet, row 2" in reports[0].problems[0]
+    assert reports[0].displays["test"] == 2
+    assert "3 list(s) beyond max_hotness 2, which training cuts, the longest holds 5" in reports[0].notes[0]
+
+
 def test_long_verdicts_are_cut_and_say_so():
     report = dataset_check.Report(problems=[f"p{i}" for i in range(60)])
     lines = dataset_check.render(report, "DIR").splitlines()
@@ -193,7 +232,7 @@ def test_the_command(tmp_path, capsys):
     done = command("check", str(tmp_path))
     assert done.returncode == 0 and done.stdout.endswith("feature_spec.yaml: OK\n") and done.stderr == ""
     assert dataset_check.main(["check", f"fsspec+file://{tmp_path}/feature_spec.yaml"]) == 0
-    write(tmp_path, [("train/a.parquet", {"ad": pa.array([77] * 6)})])
+    write(tmp_path, [("train/a.parquet", {"ad": pa.array([77] * 6)}), ("valid/a.parquet", {})])
     assert dataset_check.main(["check", str(tmp_path)]) == 2
     out = capsys.readouterr().out
     assert "6 id(s) out of 0..9 (-1: absent), the first 77" in out and out.endswith(": 1 problem\n")

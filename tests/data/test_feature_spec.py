@@ -103,6 +103,20 @@ def test_channels_and_sections_that_may_be_left_out():
     assert (read.categorical, read.total_hotness, read.display, dict(read.metadata)) == ((), 0, None, {})
 
 
+def test_a_filesystem_that_is_not_there_is_said_to_be_so():
+    with pytest.raises(InputError, match=r"^nothing://d/feature_spec.yaml: cannot reach that filesystem"):
+        FeatureSpec.from_yaml("nothing://d/feature_spec.yaml")
+    with pytest.raises(InputError, match=r"^file:///none/spec.yaml: cannot read the feature specification: .*No such"):
+        FeatureSpec.from_yaml("file:///none/spec.yaml")
+
+
+def test_files_of_a_specification_at_an_address_are_found_from_its_folder():
+    made = sourced(files=["train/a.parquet", "/local/b.parquet", "gs://other/c.parquet"])
+    read = FeatureSpec.from_dict(made, path="s3://bucket/d/feature_spec.yaml?region=x")
+    first = "s3://bucket/d/train/a.parquet?region=x"
+    assert read.source_files(TRAIN) == (first, "/local/b.parquet", "gs://other/c.parquet")
+
+
 def test_files_are_found_from_the_folder_of_the_specification(tmp_path, monkeypatch):
     absolute = str(tmp_path / "elsewhere" / "part.parquet")
     made = sourced(files=["train/part_0.parquet", absolute])
@@ -158,6 +172,13 @@ def test_the_digest_is_of_features_and_channels_alone():
         spec(features={**features, "topic_id_list": Feature("topic_id_list", cardinality=350, max_hotness=4)}),
     ]
     assert len({digest, *(other.digest() for other in changed)}) == 1 + len(changed)
+
+
+def test_a_multihot_feature_of_one_id_is_to_a_model_what_a_onehot_feature_is():
+    one = {**spec().features, "topic_id_list": Feature("topic_id_list", cardinality=350, max_hotness=1)}
+    multihot = spec(features=one)
+    onehot = spec(features=one, onehot=("ad_id", "platform", "topic_id_list"), multihot=())
+    assert multihot.digest() == onehot.digest() != spec().digest()
 
 
 def test_a_specification_does_not_change():
@@ -284,6 +305,8 @@ CHUNK = document()["source_spec"][TRAIN][0]
         (sourced(CHUNK, CHUNK), "source_spec.train has 2 chunks; exactly one"),
         (sourced(type="csv"), "source_spec.train is of type 'csv'; only parquet is read"),
         (sourced(type="split_binary"), "source_spec.train is of type 'split_binary'; only parquet is read"),
+        (sourced(CHUNK | {"type": "split_binary"}, CHUNK), "source_spec.train is of type 'split_binary'; only parquet"),
+        (sourced(CHUNK, CHUNK | {"type": "csv"}), "source_spec.train is of type 'csv'; only parquet is read: convert"),
         (sourced(files=[]), "source_spec.train names no files"),
         (sourced(features=["clicked", "ad_id"]), "source_spec.train lacks the feature 'platform'"),
     ],

@@ -6,7 +6,7 @@ import pytest
 
 from data.errors import InputError
 from data.feature_spec import FeatureSpec
-from data.parquet_files import Kind, open_parquet_files, spec_columns
+from data.parquet_files import Column, Kind, open_parquet_files, spec_columns
 
 SPEC = FeatureSpec.from_dict(
     {
@@ -126,6 +126,20 @@ def test_values_that_the_footer_shows_to_be_bad_are_refused_at_once(tmp_path, ch
     # Nothing is claimed where the writer kept no statistics: decoding finds these values.
     pq.write_table(pa.table(columns_of(4, **changes)), path, row_group_size=2, write_statistics=False)
     assert open_parquet_files([path], spec_columns(SPEC, with_display=True), threads=1).num_rows == 4
+
+
+def test_statistics_are_those_of_the_column_and_not_of_one_whose_name_begins_alike(tmp_path):
+    path = str(tmp_path / "dots.parquet")
+    others = {
+        "wide.far": pa.array([99] * 4),
+        "list.list.element.x": pa.array([99] * 4),
+        "x.y": pa.array([None, 1, 1, 1]),
+    }
+    pq.write_table(pa.table(columns_of(4, **others)), path)
+    assert open_parquet_files([path], spec_columns(SPEC, with_display=True), threads=1).num_rows == 4
+    dotted = Column("wide.far", Kind.ONEHOT, "ids", 0, 1, 9)
+    with pytest.raises(InputError, match=r"column 'wide\.far' \(one-hot\), row group 0: the ids are 99\.\.99"):
+        open_parquet_files([path], [dotted], threads=1)
 
 
 @pytest.mark.parametrize("content", [b"", b"PAR1", b"not parquet at all, but quite long", None])
