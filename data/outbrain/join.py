@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.ipc
 import pyarrow.parquet as pq
 
 from data.errors import InputError
@@ -98,11 +99,9 @@ class JoinedRows:
         tables = []
         for bucket, sizes in enumerate(self.pieces):
             if sizes[part]:
-                group = sum(1 for rows in sizes[:part] if rows)
-                file = pq.ParquetFile(_joined_path(self.plan, TRAIN, bucket))
-                with file:
-                    names = None if columns is None else list(dict.fromkeys([*columns, "display_id"]))
-                    tables.append(file.read_row_group(group, columns=names, use_threads=False))
+                batch = sum(1 for rows in sizes[:part] if rows)
+                with pa.memory_map(_joined_path(self.plan, TRAIN, bucket)) as file:
+                    tables.append(pa.Table.from_batches([_read_batch(file, batch, columns)]))
         table = pa.concat_tables(tables)
         order = seeded_bits(table["display_id"].to_numpy(), self.plan.seed, _ORDER_STREAM)
         table = table.take(pa.array(np.argsort(order, kind="stable")))
@@ -251,18 +250,23 @@ def join_bucket(plan: JoinPlan, bucket: int) -> dict[str, int | tuple[int, ...]]
 
 
 def _write_training(plan: JoinPlan, bucket: int, table: pa.Table) -> tuple[int, ...]:
-    """Writes a row group for each part that gets rows; returns the rows of each part."""
+    """Writes a batch for each part that gets rows; returns the rows of each part.
+
+    In Arrow's file format: its footer is small however many batches there are, and each part opens every bucket's file.
+    """
     bits = seeded_bits(table["display_id"].to_numpy(), plan.seed, _ORDER_STREAM)
     order = np.argsort(bits, kind="stable")
     table = table.take(pa.array(order))
     parts = (bits[order] >> np.uint64(32)) * np.uint64(plan.parts) >> np.uint64(32)
     sizes = np.bincount(parts.astype(np.int64), minlength=plan.parts).tolist()
     if table.num_rows:
-        with pq.ParquetWriter(_joined_path(plan, TRAIN, bucket), table.schema) as writer:
+        options = pa.ipc.IpcWriteOptions(compression="lz4")
+        with pa.ipc.new_file(_joined_path(plan, TRAIN, bucket), table.schema, options=options) as writer:
             first = 0
             for rows in sizes:
                 if rows:
-                    writer.write_table(table.slice(first, rows), row_group_size=rows)
+                    (batch,) = table.slice(first, rows).combine_chunks().to_batches()
+                    writer.write_batch(batch)
                 first += rows
     return tuple(sizes)
 
@@ -347,5 +351,15 @@ def _side_path(plan: JoinPlan, name: str) -> str:
     return plan.path("side", f"{name}.parquet")
 
 
+def _read_batch(file: pa.NativeFile, number: int, columns: Sequence[str] | None) -> pa.RecordBatch:
+    """A batch of a file of training rows: all columns, or these and the display's id."""
+    reader = pa.ipc.open_file(file)
+    if columns is not None:
+        wanted = [i for i, name in enumerate(reader.schema.names) if name in columns or name == "display_id"]
+        reader = pa.ipc.open_file(file, options=pa.ipc.IpcReadOptions(included_fields=wanted))
+    return reader.get_batch(number)
+
+
 def _joined_path(plan: JoinPlan, source: str, bucket: int) -> str:
-    return plan.path("joined", {TRAIN: "train", TEST: "valid"}[source], f"{bucket:05d}.parquet")
+    folder, kind = {TRAIN: ("train", "arrow"), TEST: ("valid", "parquet")}[source]
+    return plan.path("joined", folder, f"{bucket:05d}.{kind}")

@@ -9,7 +9,7 @@ turned into features by one workflow (`data.outbrain.workflow`). OUT then holds:
   feature_spec.yaml   what main.py reads
   workflow/           the fitted workflow, for `nvtabular.Workflow.load`
   report.json         rows in and out, missing joins, unseen ids, seconds, peak memory
-  joined/             with --keep_joined: the rows that the workflow turned into train/ and valid/
+  joined/             with --keep_joined: what became train/ (files of Arrow's format) and valid/ (parquet)
 
 OUT is there complete or not at all; till then all lies in OUT.partial, temporary files included.
 """
