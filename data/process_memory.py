@@ -28,14 +28,16 @@ class PeakMemory:
     def __exit__(self, *_: object) -> None:
         self._ended.set()
         self._thread.join()
+        self._look()
 
     def _watch(self) -> None:
-        process = psutil.Process()
-        while True:
-            total = 0
-            for one in [process, *process.children(recursive=True)]:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    total += one.memory_info().rss
-            self.bytes = max(self.bytes, total)
-            if self._ended.wait(self._interval):
-                return
+        self._look()
+        while not self._ended.wait(self._interval):
+            self._look()
+
+    def _look(self) -> None:
+        process, total = psutil.Process(), 0
+        for one in [process, *process.children(recursive=True)]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                total += one.memory_info().rss
+        self.bytes = max(self.bytes, total)

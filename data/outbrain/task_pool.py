@@ -75,7 +75,7 @@ def task_pool(*, workers: int, scheduler: str | None, scratch: str) -> Iterator[
                     threads_per_worker=1,
                     processes=True,
                     memory_limit=0,  # our own bounds hold; dask's would pause and restart workers
-                    dashboard_address=None,
+                    dashboard_address=":0",  # any free port: two runs on one machine must not meet
                 )
             )
         else:

@@ -134,7 +134,7 @@ def test_nothing_depends_on_the_parts_nor_on_the_processes(generated, dataset, t
 def test_a_cluster_that_runs_already(generated, dataset, tmp_path):
     from distributed import LocalCluster
 
-    with LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None) as cluster:
+    with LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=":0") as cluster:
         options = Options(rows_per_part=700, rows_per_group=128)
         preprocess(str(generated), str(tmp_path / "out"), options, scheduler=cluster.scheduler_address)
     assert columns(tmp_path / "out", "test") == columns(dataset[0], "test")
