@@ -118,15 +118,13 @@ class ClickHistory(StatOperator):
         return partials[0]
 
     def fit_finalize(self, dask_stats):
-        for name, (keys, clicks, shows) in dask_stats.items():
-            ids, folds = np.divmod(keys, self.folds)
-            self.ids[name], places = np.unique(ids, return_inverse=True)
+        for name, (ids, clicks, shows) in dask_stats.items():
+            self.ids[name] = ids
             for kept, counts in ((self.clicks, clicks), (self.shows, shows)):
-                table = np.zeros((len(self.ids[name]) + 1, self.folds + 1), np.int32)
-                table[places, folds] = counts
-                total = table.sum(axis=1, dtype=np.int32)
-                table[:, : self.folds] = total[:, None] - table[:, : self.folds]
-                table[:, self.folds] = total
+                table = np.zeros((len(counts) + 1, self.folds + 1), np.int32)
+                total = counts.sum(axis=1, dtype=np.int32)
+                table[:-1, : self.folds] = total[:, None] - counts
+                table[:-1, self.folds] = total
                 kept[name] = table
 
     def places(self, name: str, ids: np.ndarray) -> np.ndarray:
@@ -161,28 +159,30 @@ class ClickHistory(StatOperator):
 
 
 def _count(frame: Any, names: Sequence[str], folds: int) -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Of each id column: id * folds + fold, ascending, and the clicks and shows of that pair; missing ids left out."""
+    """Of each id column: the ids, ascending, missing ones left out, and their clicks and shows, (ids, folds) int32."""
     clicked, fold = frame["clicked"].values, frame["fold"].values.astype(np.int64)
     xp = _array_module(fold)
     counts = {}
     for name in names:
-        ids = frame[name].values
-        keys, places = xp.unique((ids * folds + fold)[ids >= 0], return_inverse=True)
-        clicks = xp.bincount(places[clicked[ids >= 0] > 0], minlength=len(keys))
-        shows = xp.bincount(places, minlength=len(keys))
-        counts[name] = tuple(_to_host(array).astype(np.int64) for array in (keys, clicks, shows))
+        known = frame[name].values >= 0
+        ids, places = xp.unique(frame[name].values[known], return_inverse=True)
+        # Of places and not of ids, which could overflow.
+        pairs = places * folds + fold[known]
+        tables = (xp.bincount(some, minlength=len(ids) * folds) for some in (pairs[clicked[known] > 0], pairs))
+        counts[name] = (_to_host(ids), *(_to_host(table).astype(np.int32).reshape(-1, folds) for table in tables))
     return counts
 
 
 def _merge(partials: Sequence[dict]) -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
     merged = {}
     for name in partials[0]:
-        all_keys, all_clicks, all_shows = (
-            np.concatenate(column) for column in zip(*(p[name] for p in partials), strict=True)
-        )
-        keys, places = np.unique(all_keys, return_inverse=True)
-        sums = (np.bincount(places, counts, minlength=len(keys)).astype(np.int64) for counts in (all_clicks, all_shows))
-        merged[name] = (keys, *sums)
+        ids = np.unique(np.concatenate([partial[name][0] for partial in partials]))
+        sums = tuple(np.zeros((len(ids), partials[0][name][1].shape[1]), np.int32) for _ in range(2))
+        for own_ids, *counts in (partial[name] for partial in partials):
+            places = np.searchsorted(ids, own_ids)
+            for total, own in zip(sums, counts, strict=True):
+                total[places] += own
+        merged[name] = (ids, *sums)
     return merged
 
 

@@ -24,6 +24,7 @@ import os
 import shutil
 import sys
 import time
+import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -112,7 +113,8 @@ def preprocess(
     if scheduler is not None and workers != 1:
         raise InputError(f"--workers={workers} and --scheduler={scheduler}: give one of them")
     source, output = os.path.abspath(data_path), os.path.abspath(metadata_path)
-    if os.path.commonpath([source, output]) in (source, output):
+    places = [os.path.realpath(source), os.path.realpath(output)]
+    if os.path.commonpath(places) in places:
         raise InputError(f"{metadata_path}: lies in --data_path={data_path} or around it; name a folder beside it")
     tables = raw_tables.find_tables(data_path, allow_missing=options.allow_missing_tables)
     check_output(output, overwrite=overwrite, marker=SPEC_FILE)
@@ -121,13 +123,14 @@ def preprocess(
     # Here and not at the top: importing NVTabular takes seconds, and a wrong flag should be told at once.
     from data.outbrain.task_pool import task_pool
 
-    os.makedirs(os.path.dirname(output), exist_ok=True)
     with PeakMemory() as peak, staged_folder(output, overwrite=overwrite, marker=SPEC_FILE) as folder:
-        scratch = os.path.join(folder, "temporary")
+        # A name of its own: the processes of a pool, which can outlive this run, keep tables by their path.
+        scratch = os.path.join(folder, f"temporary-{uuid.uuid4().hex}")
         os.makedirs(os.path.join(scratch, "dask"))
         with task_pool(workers=workers, scheduler=scheduler, scratch=os.path.join(scratch, "dask")) as pool:
             report = _Run(source, folder, scratch, tables, options, pool).report()
         report["peak_memory_bytes"] = peak.bytes
+        os.rename(os.path.join(scratch, "workflow"), os.path.join(folder, "workflow"))
         if options.keep_joined:
             os.rename(os.path.join(scratch, "joined"), os.path.join(folder, "joined"))
         shutil.rmtree(scratch)
@@ -247,7 +250,7 @@ class _Run:
 
     @property
     def _workflow_path(self) -> str:
-        return os.path.join(self._folder, "workflow")
+        return os.path.join(self._scratch, "workflow")
 
     def _specification(self, writers: dict[str, PartWriter], joined: JoinedRows) -> FeatureSpec:
         from data.outbrain import workflow
@@ -267,15 +270,20 @@ class _Run:
 
 def _teacher_figures(path: str, joined: JoinedRows) -> dict[str, float]:
     """What `data.outbrain.raw` says that its teacher scores, averaged over the displays to evaluate."""
-    table = join.sort_by_key(pa.csv.read_csv(path), "display_id", path)
-    figures = join.KeyedTable(table, "display_id")
+    columns = ("teacher_average_precision", "chance_average_precision")
+    types = {"display_id": pa.int64(), **dict.fromkeys(columns, pa.float64())}
+    convert = pa.csv.ConvertOptions(column_types=types, include_columns=list(types), null_values=[])
+    try:
+        table = pa.csv.read_csv(path, convert_options=convert)
+    except pa.ArrowException as error:
+        raise InputError(f"{path}: {error}; remove the file, or generate the data again") from error
+    figures = join.KeyedTable.of_unsorted(table, "display_id", path)
     sums, displays = np.zeros(2), 0
     for part, _ in joined.parts(TEST):
         ids = np.unique(joined.read(TEST, part, ["display_id"])["display_id"].to_numpy())
         known, found = figures.look_up(ids)
         if not found.all():
             raise InputError(f"{path}: lacks display_id {ids[~found][0]}; remove the file, or generate the data again")
-        columns = ("teacher_average_precision", "chance_average_precision")
         sums += [known[name].to_numpy().sum() for name in columns]
         displays += len(ids)
     teacher, chance = (sums / displays).tolist()

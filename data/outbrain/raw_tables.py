@@ -5,6 +5,7 @@ Every error names the file and the line. Missing values are empty or `\\N`.
 
 import dataclasses
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
@@ -118,6 +119,8 @@ def read_table(
             path,
             # One thread: only then do messages name the row.
             read_options=pa.csv.ReadOptions(use_threads=False, block_size=block_bytes),
+            # Skipped, empty lines would be missing from the count of lines.
+            parse_options=pa.csv.ParseOptions(ignore_empty_lines=False),
             convert_options=pa.csv.ConvertOptions(
                 column_types={name: column.type for name, column in TABLES[table].items()},
                 include_columns=list(wanted),
@@ -132,6 +135,8 @@ def read_table(
     except (pa.ArrowException, UnicodeDecodeError) as error:
         # pyarrow counts the header as row 1: its rows are lines.
         problem = str(error).replace("Row #", "line ")
+        if re.search(r"line \d", problem) is None:
+            problem = f"in line {line} or after it: {problem}"
         raise InputError(f"{path}: {problem}; correct the line, or download it again") from error
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}; download it again") from error

@@ -62,8 +62,13 @@ def task_pool(*, workers: int, scheduler: str | None, scratch: str) -> Iterator[
         return
     from distributed import Client, LocalCluster
 
-    # Merlin would import TensorFlow where it is installed, 500 MB in each worker, and needs none.
-    preload = "import sys; sys.modules.setdefault('tensorflow', None)"
+    # Merlin would import TensorFlow where it is installed, 500 MB in each worker, and needs none; what it says of that
+    # is for nobody. A task's exception is raised here: workers need not log it too.
+    preload = (
+        "import logging, sys, warnings; sys.modules.setdefault('tensorflow', None); "
+        "warnings.filterwarnings('ignore', message='.*dtype mappings did not load'); "
+        "logging.getLogger('distributed.worker').setLevel(logging.ERROR)"
+    )
     with contextlib.ExitStack() as stack:
         if scheduler is None:
             stack.enter_context(
@@ -75,7 +80,7 @@ def task_pool(*, workers: int, scheduler: str | None, scratch: str) -> Iterator[
                     threads_per_worker=1,
                     processes=True,
                     memory_limit=0,  # our own bounds hold; dask's would pause and restart workers
-                    dashboard_address=":0",  # any free port: two runs on one machine must not meet
+                    dashboard_address="127.0.0.1:0",  # any free port: two runs on one machine must not meet
                 )
             )
         else:

@@ -53,7 +53,10 @@ def test_help_ends_with_code_0(parser, capsys):
 
 
 STOPPED = """
-import sys
+import signal, sys
+# What started the tests may have had some of them ignored, as nohup does.
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    signal.signal(number, signal.SIG_DFL)
 from data.command_line import Parser, run
 from data.staging import staged_folder
 

@@ -106,6 +106,17 @@ def test_history_against_counting(clicks, parts, out_of_fold):
     assert 0 < (rates["ad_ctr"] == 0).mean() < 1 and operator.ids["ad"].tolist() == list(range(60))
 
 
+def test_history_of_ids_up_to_the_largest():
+    ids = np.array([0, 2**63 - 1, 2**62, 0, 2**63 - 1, 2**63 - 1], np.int64)
+    clicks = pd.DataFrame({"ad": ids, "fold": np.int8([0, 0, 1, 1, 2, 2]), "clicked": np.int8([1, 0, 1, 0, 1, 1])})
+    operator = ClickHistory({"ad": 1}, folds=4)
+    operator.fit_finalize(operator.fit(None, dask.dataframe.from_pandas(clicks, npartitions=3)).compute())
+    result = operator.transform(None, clicks.assign(fold=np.int8(-1)))
+    assert result["ad_count"].tolist() == [2, 3, 1, 2, 3, 3]
+    assert result["ad_ctr"].tolist() == [0.5, np.float32(2 / 3), 1, 0.5, np.float32(2 / 3), np.float32(2 / 3)]
+    assert operator.transform(None, clicks)["ad_count"].tolist() == [1, 2, 0, 1, 1, 1]
+
+
 def test_history_of_no_known_id(clicks):
     operator = fitted(clicks.assign(ad=-1), 2)
     result = operator.transform(None, clicks)

@@ -102,11 +102,28 @@ def test_bad_rows_by_file_and_line(tmp_path, table, bad, message, before):
     assert f"{tmp_path}/{table}.csv" in str(error.value) and "\n" not in str(error.value)
 
 
-def test_bytes_that_are_no_text(tmp_path):
-    path = tmp_path / "events.csv"
-    path.write_bytes(",".join(TABLES["events"]).encode() + b"\n1,u,5,61,3,US\n2,u,5,61,3,\xff\xfe\n")
-    with pytest.raises(InputError, match=r"events\.csv: .*(line 3|invalid UTF8)"):
-        read(tmp_path, "events")
+@pytest.mark.parametrize("before", [0, 500])
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (b"2,u,5,61,3,\xff\xfe", r"line {}: CSV conversion error to string: invalid UTF8"),
+        (b"", r"line {}: display_id is missing"),
+        (b'2,"u,5,61,3,US', r"in line {} or after it: CSV parser got out of sync"),
+    ],
+    ids=["no text", "an empty line", "an open quotation mark"],
+)
+def test_bad_lines_that_are_no_rows(tmp_path, bad, message, before):
+    rows = [ROWS["events"].encode()] * before
+    text = b"\n".join([",".join(TABLES["events"]).encode(), *rows, bad, *[ROWS["events"].encode()] * 100, b""])
+    (tmp_path / "events.csv").write_bytes(text)
+    with pytest.raises(InputError, match=message.format(before + 2)):
+        read(tmp_path, "events", block_bytes=256)
+
+
+def test_lines_after_an_empty_one_keep_their_numbers(tmp_path):
+    write(tmp_path, "clicks_train", ["1,2,0", "", "1,x,0"])
+    with pytest.raises(InputError, match="line 4: CSV conversion"):
+        read(tmp_path, "clicks_train")
 
 
 @pytest.mark.parametrize(
