@@ -1,6 +1,7 @@
 """Row groups of parquet -> dense numpy columns, every value checked, and those into the packed arrays of a window."""
 
 import dataclasses
+import itertools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -70,12 +71,24 @@ class PackedLayout:
 
 
 def decode_row_groups(files: ParquetFiles, groups: Sequence[int], columns: Sequence[Column]) -> list[DenseColumn]:
-    """Reads `columns` of row groups of one file, one after the other.
+    """Reads `columns` of row groups, one after the other. Those of a file should be side by side: it is opened once.
 
     Raises:
-      InputError: the file cannot be decoded or holds a value that cannot be used; the message names file, column,
+      InputError: a file cannot be decoded or holds a value that cannot be used; the message names file, column,
         row group and value.
     """
+    runs = [list(run) for _, run in itertools.groupby(groups, key=lambda group: files.group_file[group])]
+    tables = [_read(files, run, columns) for run in runs]
+    if any(table.schema != tables[0].schema for table in tables):
+        # Files may write one column in several widths: each is made dense by itself then.
+        return _one_below_the_other(
+            [_dense(files, run, columns, table) for run, table in zip(runs, tables, strict=True)]
+        )
+    return _dense(files, groups, columns, pa.concat_tables(tables) if len(tables) > 1 else tables[0])
+
+
+def _read(files: ParquetFiles, groups: Sequence[int], columns: Sequence[Column]) -> pa.Table:
+    """Row groups of one file."""
     number = int(files.group_file[groups[0]])
     path = files.paths[number]
     indices = [int(files.group_index[group]) for group in groups]
@@ -84,11 +97,24 @@ def decode_row_groups(files: ParquetFiles, groups: Sequence[int], columns: Seque
             table = file.read_row_groups(indices, columns=[column.name for column in columns], use_threads=False)
     except (pa.ArrowException, OSError) as error:
         raise InputError(f"{path}: row group {indices[0]} cannot be decoded ({error}); write the file again") from error
-    rows = [int(files.group_rows[group]) for group in groups]
-    if table.num_rows != sum(rows):
+    if table.num_rows != sum(int(files.group_rows[group]) for group in groups):
         raise InputError(f"{path}: the file has changed since it was opened; start again")
-    reader = _ColumnReader(path, indices, np.cumsum(rows))
+    return table.replace_schema_metadata(None)
+
+
+def _dense(files: ParquetFiles, groups: Sequence[int], columns: Sequence[Column], table: pa.Table) -> list[DenseColumn]:
+    reader = _ColumnReader(files, groups)
     return [reader.dense(column, table.column(column.name)) for column in columns]
+
+
+def _one_below_the_other(parts: Sequence[list[DenseColumn]]) -> list[DenseColumn]:
+    joined = []
+    for column in zip(*parts, strict=True):
+        cut = None
+        if any(dense.cut is not None for dense in column):
+            cut = np.concatenate([np.zeros(len(d.values), np.int64) if d.cut is None else d.cut for d in column])
+        joined.append(DenseColumn(column[0].column, np.concatenate([dense.values for dense in column]), cut))
+    return joined
 
 
 def copy_rows(
@@ -116,12 +142,10 @@ def copy_rows(
 
 
 class _ColumnReader:
-    """Checks and densifies the columns of some row groups of a file; knows where they are, for messages."""
+    """Checks and densifies the columns of some row groups; knows where they are, for messages."""
 
-    def __init__(self, path: str, indices: Sequence[int], ends: np.ndarray):
-        self._path = path
-        self._indices = indices
-        self._ends = ends
+    def __init__(self, files: ParquetFiles, groups: Sequence[int]):
+        self._files, self._groups = files, groups
 
     def dense(self, column: Column, chunked: pa.ChunkedArray) -> DenseColumn:
         try:
@@ -199,12 +223,15 @@ class _ColumnReader:
         return ids
 
     def _where(self, column: Column, group: int) -> str:
-        return f"{self._path}: column '{column.name}' ({column.kind.value}), row group {self._indices[group]}:"
+        number = self._groups[group]
+        path, index = self._files.paths[self._files.group_file[number]], self._files.group_index[number]
+        return f"{path}: column '{column.name}' ({column.kind.value}), row group {index}:"
 
     def _fail(self, column: Column, bad: np.ndarray, values, remedy: str, rows: np.ndarray | None = None):
         """Raises for the first row group with bad values and says how many it has."""
         rows = np.flatnonzero(bad) if rows is None else rows[bad]
-        groups = np.searchsorted(self._ends, rows, side="right")
+        ends = np.cumsum([self._files.group_rows[group] for group in self._groups])
+        groups = np.searchsorted(ends, rows, side="right")
         first = groups[0]
         value = values if isinstance(values, str) else values[bad][0]
         raise InputError(

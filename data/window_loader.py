@@ -10,8 +10,8 @@ from data.parquet_decode import Copy, DenseColumn, PackedLayout, copy_rows, deco
 from data.parquet_files import Column, ParquetFiles
 from data.row_plan import Segment, Window
 
-# What one task decodes: small row groups of a file together up to so many rows, a large one in parts of whole columns
-# of about so many values.
+# What one task decodes: small row groups together up to so many rows, a large one in parts of whole columns of about
+# so many values.
 _TASK_ROWS = 65_536
 _TASK_VALUES = 4 * 2**20
 
@@ -130,21 +130,23 @@ def _tasks(window: Window, files: ParquetFiles, columns: Sequence[Column], *, sk
     last = window.segments[-1].group if window.continues else None
     width = sum(column.hotness for column in columns)
     tasks: list[_Task] = []
-    filling: dict[int, tuple[_Task, int]] = {}  # file -> the task that collects its small row groups, their rows
+    small = []
     for group, places in copies.items():
         rows = int(files.group_rows[group])
         if group == last or rows * 2 > _TASK_ROWS or rows * width > _TASK_VALUES:
             parts = _column_parts(columns, max(1, _TASK_VALUES // rows))
             tasks += [_Task([group], part, places, keep=group == last) for part in parts]
-            continue
-        file = int(files.group_file[group])
-        task, filled = filling.get(file, (None, 0))
-        if task is None or filled + rows > _TASK_ROWS or (filled + rows) * width > _TASK_VALUES:
-            task, filled = _Task([], columns, []), 0
-            tasks.append(task)
-        task.groups.append(group)
-        task.copies += [Copy(place.first + filled, place.to, place.rows) for place in places]
-        filling[file] = (task, filled + rows)
+        else:
+            small.append(group)
+    filled = None
+    for group in sorted(small):  # in the order of the files, so that a task opens few of them
+        rows = int(files.group_rows[group])
+        if filled is None or filled + rows > _TASK_ROWS or (filled + rows) * width > _TASK_VALUES:
+            tasks.append(_Task([], columns, []))
+            filled = 0
+        tasks[-1].groups.append(group)
+        tasks[-1].copies += [Copy(place.first + filled, place.to, place.rows) for place in copies[group]]
+        filled += rows
     return tasks
 
 

@@ -197,3 +197,35 @@ def test_layout_counts_the_bytes_of_a_row():
     layout = PackedLayout([ONEHOT, TRIPLE, NUMERICAL, LABEL])
     assert layout.row_bytes == 4 * (4 + 1 + 1)
     assert sum(array.nbytes for array in layout.empty(10).values()) == 240
+
+
+def write_files(tmp_path, arrays, **options):
+    paths = []
+    for number, array in enumerate(arrays):
+        paths.append(str(tmp_path / f"file-{number}.parquet"))
+        pq.write_table(pa.table({"c": array}), paths[-1], row_group_size=2, **options)
+    return paths
+
+
+@pytest.mark.parametrize("kinds", [("int64", "int64", "int64"), ("int64", "int32", "uint8")])
+def test_row_groups_of_several_files(tmp_path, kinds):
+    arrays = [pa.array([10 * n, 10 * n + 1, 10 * n + 2], kind) for n, kind in enumerate(kinds)]
+    files = open_parquet_files(write_files(tmp_path, arrays), [ONEHOT], threads=1)
+    (dense,) = decode_row_groups(files, [1, 2, 3, 5], [ONEHOT])
+    assert dense.values.tolist() == [2, 10, 11, 12, 22]
+
+
+def test_lists_of_several_files_and_what_is_cut_of_them(tmp_path):
+    arrays = [pa.array([[1], [2, 3, 4, 5]]), pa.array([7, None], pa.int32()), pa.array([[8, 9]], pa.list_(pa.int32()))]
+    files = open_parquet_files(write_files(tmp_path, arrays), [TRIPLE], threads=1)
+    (dense,) = decode_row_groups(files, [0, 1, 2], [TRIPLE])
+    assert dense.values.tolist() == [[1, -1, -1], [2, 3, 4], [7, -1, -1], [-1, -1, -1], [8, 9, -1]]
+    assert dense.cut.tolist() == [0, 1, 0, 0, 0]
+
+
+@pytest.mark.parametrize("kinds", [("int64", "int64"), ("int64", "int32")])
+def test_a_bad_value_in_one_of_several_files_is_told_by_its_file(tmp_path, kinds):
+    arrays = [pa.array([1, 2, 3], kinds[0]), pa.array([4, 5, 200, 201], kinds[1])]
+    files = open_parquet_files(write_files(tmp_path, arrays, write_statistics=False), [ONEHOT], threads=1)
+    with pytest.raises(InputError, match=r"file-1\.parquet: column 'c' .*row group 1: 2 bad value.* first is 200"):
+        decode_row_groups(files, [0, 1, 2, 3], [ONEHOT])
