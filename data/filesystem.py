@@ -42,6 +42,17 @@ def parent(path: str) -> str:
     return os.path.dirname(path)
 
 
+def local_path(path: str, what: str) -> str:
+    """The absolute path of what is written or must be local; `what` names it in the message, "--output" say.
+
+    Raises:
+      InputError: it is an address, which would otherwise become a folder of that name.
+    """
+    if is_address(path):
+        raise InputError(f"{what}={path}: is an address; give a folder of this machine, and copy it there afterwards")
+    return os.path.abspath(path)
+
+
 def resolve(path: str) -> tuple[pa.fs.FileSystem, str]:
     """The filesystem of `path` and the path in it.
 

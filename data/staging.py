@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Iterator
 
+from data import filesystem
 from data.errors import InputError
 
 
@@ -25,9 +26,10 @@ def staged_folder(output_dir: str, *, overwrite: bool = False, marker: str) -> I
         it is never replaced.
 
     Raises:
-      InputError: `output_dir` holds something that may not be replaced, another process is writing to it, or an
-        OSError of the block or of the renames: it cannot be written.
+      InputError: `output_dir` is an address or holds something that may not be replaced, another process is writing to
+        it, or an OSError of the block or of the renames: it cannot be written.
     """
+    filesystem.local_path(output_dir, "output folder")
     output = os.path.realpath(output_dir)  # of a link the folder that it names, which is on another disk perhaps
     check_output(output, overwrite=overwrite, marker=marker)
     partial, old = f"{output}.partial", f"{output}.partial.replaced"

@@ -33,7 +33,7 @@ import pyarrow as pa
 import pyarrow.csv
 from tqdm import tqdm
 
-from data import command_line
+from data import command_line, filesystem
 from data.errors import InputError
 from data.feature_spec import SPEC_FILE, TEST, TRAIN, Chunk, FeatureSpec
 from data.outbrain import join, raw_tables
@@ -112,7 +112,11 @@ def preprocess(
         raise InputError(f"--workers={workers}: give at least 1")
     if scheduler is not None and workers != 1:
         raise InputError(f"--workers={workers} and --scheduler={scheduler}: give one of them")
-    source, output = os.path.abspath(data_path), os.path.abspath(metadata_path)
+    most = max(4, len(os.sched_getaffinity(0)))
+    if workers > most:
+        raise InputError(f"--workers={workers}: this machine's CPUs are enough for {most}; give at most that")
+    source = filesystem.local_path(data_path, "--data_path")
+    output = filesystem.local_path(metadata_path, "--metadata_path")
     places = [os.path.realpath(source), os.path.realpath(output)]
     if os.path.commonpath(places) in places:
         raise InputError(f"{metadata_path}: lies in --data_path={data_path} or around it; name a folder beside it")

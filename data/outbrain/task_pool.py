@@ -2,6 +2,8 @@
 
 import collections
 import contextlib
+import signal
+import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
@@ -74,15 +76,21 @@ def task_pool(*, workers: int, scheduler: str | None, scratch: str) -> Iterator[
             stack.enter_context(
                 dask.config.set({"distributed.worker.preload": [preload], "temporary-directory": scratch})
             )
-            address = stack.enter_context(
-                LocalCluster(
-                    n_workers=workers,
-                    threads_per_worker=1,
-                    processes=True,
-                    memory_limit=0,  # our own bounds hold; dask's would pause and restart workers
-                    dashboard_address="127.0.0.1:0",  # any free port: two runs on one machine must not meet
-                )
-            )
+            try:
+                with _interrupts_ignored():
+                    address = stack.enter_context(
+                        LocalCluster(
+                            n_workers=workers,
+                            threads_per_worker=1,
+                            processes=True,
+                            memory_limit=0,  # our own bounds hold; dask's would pause and restart workers
+                            dashboard_address="127.0.0.1:0",  # any free port: two runs on one machine must not meet
+                        )
+                    )
+            except (OSError, RuntimeError) as error:
+                raise InputError(
+                    f"--workers={workers}: the processes did not start ({str(error) or type(error).__name__}); give fewer"
+                ) from error
         else:
             address = scheduler
         try:
@@ -96,3 +104,19 @@ def task_pool(*, workers: int, scheduler: str | None, scratch: str) -> Iterator[
             set_dask_client(client)
         stack.callback(set_dask_client, None)
         yield DaskTasks(client)
+
+
+@contextlib.contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    """Processes that start meanwhile ignore Ctrl-C for good; one that comes in these seconds is lost to this one too.
+
+    A terminal sends it to all processes, and a worker that dies of it is replaced while the others are being ended.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # handlers are the main thread's
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

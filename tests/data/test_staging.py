@@ -240,3 +240,13 @@ def test_one_process_at_a_time(tmp_path):
         leave.set()
         process.join(60)
     assert process.exitcode == 0 and (tmp_path / "out" / "spec").read_text() == "first"
+
+
+def test_addresses_are_no_folders(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with (
+        pytest.raises(InputError, match=r"^output folder=file:///x/out: is an address; give a folder of this machine"),
+        staged_folder("file:///x/out", marker="spec"),
+    ):
+        pytest.fail("entered")
+    assert names(tmp_path) == []

@@ -1,3 +1,5 @@
+import functools
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -101,3 +103,15 @@ def test_no_events_and_no_promoted_content_at_all_for_the_rows(tmp_path):
     rows = joined.read(source, 0).to_pydict()
     assert rows["timestamp"] == [-1, -1] and rows["document_id_promo"] == [-1, -1] and rows["geo_location"] == ["", ""]
     assert joined.read(source, 0, ["ad_id"]).to_pydict() == {"ad_id": [77, 78]}
+
+
+def test_cuts_come_from_a_sample_of_all_blocks(tmp_path, monkeypatch):
+    rows = 20_000
+    write(tmp_path, [(d, 10, 1) for d in range(rows)])
+    small = functools.partial(raw_tables.read_table, block_bytes=8192)
+    monkeypatch.setattr(join, "read_table", small)
+    made = join.plan_join(
+        str(tmp_path), str(tmp_path), raw_tables.REQUIRED_TABLES, seed=0, test_fraction=0.2, rows_per_part=5000
+    )
+    assert made.rows == rows and made.parts == 4
+    np.testing.assert_allclose(made.boundaries, [5000, 10000, 15000], atol=10)

@@ -289,6 +289,9 @@ def test_bad_files_are_one_line_and_leave_nothing(generated, tmp_path, change, m
         (["--workers=0"], "--workers=0: give at least 1"),
         (["--rows_per_part=0"], "--rows_per_part=0: give at least 1"),
         (["--workers=2", "--scheduler=tcp://x:1"], "give one of them"),
+        (["--workers=100000"], "--workers=100000: this machine's CPUs are enough for "),
+        (["--metadata_path=file:///somewhere"], "--metadata_path=file:///somewhere: is an address; give a folder of"),
+        (["--data_path=s3://bucket/raw"], "--data_path=s3://bucket/raw: is an address; give a folder of this machine"),
     ],
 )
 def test_bad_options(generated, tmp_path, arguments, message, capsys):

@@ -90,6 +90,8 @@ def test_every_table_is_read_and_its_first_column_is_required(folder, table):
         ("events", "1,u,5,-61,1,US", r"line {}: timestamp is -61"),
         ("documents_meta", "5,1,2,yesterday", r"line {}: CSV conversion error to timestamp.*'yesterday'"),
         ("documents_topics", "5,1,nan", r"line {}: confidence_level is nan, not a finite number from 0"),
+        ("documents_topics", "5,1,inf", r"line {}: confidence_level is inf, not a finite number from 0"),
+        ("documents_topics", "5,1,", r"line {}: confidence_level is missing"),
         ("documents_topics", "5,1,-0.5", r"line {}: confidence_level is -0\.5"),
         ("documents_entities", "5,,0.5", r"line {}: entity_id is missing"),
     ],

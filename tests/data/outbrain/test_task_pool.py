@@ -1,3 +1,5 @@
+import signal
+
 import pytest
 
 pytest.importorskip("nvtabular")
@@ -66,5 +68,55 @@ def test_a_scheduler_that_does_not_answer(tmp_path, monkeypatch):
     with (
         pytest.raises(InputError, match=r"--scheduler=tcp://nowhere:1: no dask scheduler answers there"),
         task_pool.task_pool(workers=1, scheduler="tcp://nowhere:1", scratch=str(tmp_path)),
+    ):
+        pytest.fail("entered")
+
+
+def handler_of_interrupts():
+    return signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+
+
+def test_workers_ignore_what_a_terminal_sends_to_all(tmp_path):
+    before = signal.getsignal(signal.SIGINT)
+    with task_pool.task_pool(workers=1 + 1, scheduler=None, scratch=str(tmp_path)) as pool:
+        assert signal.getsignal(signal.SIGINT) is before
+        assert list(pool.map(lambda _: handler_of_interrupts(), range(2))) == [True, True]
+
+
+@pytest.mark.parametrize("error", [TimeoutError(), RuntimeError("no room")])
+def test_processes_that_do_not_start(tmp_path, monkeypatch, error):
+    import distributed
+
+    def refuse(**options):
+        raise error
+
+    monkeypatch.setattr(distributed, "LocalCluster", refuse)
+    with (
+        pytest.raises(InputError, match=r"the processes did not start \((TimeoutError|no room)\); give fewer"),
+        task_pool.task_pool(workers=3, scheduler=None, scratch=str(tmp_path)),
+    ):
+        pytest.fail("entered")
+
+
+def test_a_cluster_without_workers(tmp_path, monkeypatch):
+    import distributed
+
+    class Empty:
+        def __init__(self, address, timeout):
+            pass
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+        def nthreads(self):
+            return {}
+
+    monkeypatch.setattr(distributed, "Client", Empty)
+    with (
+        pytest.raises(InputError, match="--scheduler=tcp://x:1: the cluster has no workers; start some"),
+        task_pool.task_pool(workers=1, scheduler="tcp://x:1", scratch=str(tmp_path)),
     ):
         pytest.fail("entered")
