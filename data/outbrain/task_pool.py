@@ -88,9 +88,8 @@ def task_pool(*, workers: int, scheduler: str | None, scratch: str) -> Iterator[
                         )
                     )
             except (OSError, RuntimeError) as error:
-                raise InputError(
-                    f"--workers={workers}: the processes did not start ({str(error) or type(error).__name__}); give fewer"
-                ) from error
+                reason = str(error) or type(error).__name__
+                raise InputError(f"--workers={workers}: the processes did not start ({reason}); give fewer") from error
         else:
             address = scheduler
         try:
