@@ -90,7 +90,8 @@ def transcode(
         for name, path in metadata["vocabularies"].items():
             encoders[name].vocabulary.save(os.path.join(folder, path))
         files = {source: tuple(writer.files) for source, writer in writers.items()}
-        specification(encoders, decisions, files, metadata).to_yaml(os.path.join(folder, SPEC_FILE))
+        features = {name: encoder.features for name, encoder in encoders.items()}
+        specification(features, decisions, files, metadata).to_yaml(os.path.join(folder, SPEC_FILE))
     for name in tables.columns:
         rule = "flag" if name else "the header has no name for it"
         decisions.setdefault(name, Decision(Role.IGNORED, rule))

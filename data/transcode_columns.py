@@ -13,7 +13,7 @@ from data.column_encoders import (
     NumericalEncoder,
 )
 from data.column_inference import ColumnObserver, Decision, Kind, Role
-from data.feature_spec import Chunk, FeatureSpec
+from data.feature_spec import Chunk, Feature, FeatureSpec
 from data.row_split import RowSplit
 from data.transcode_options import ColumnOptions
 from data.transcode_passes import Survey
@@ -23,26 +23,25 @@ VOCABULARY_FOLDER = "vocabulary"
 
 
 def specification(
-    encoders: Mapping[str, ColumnEncoder],
+    features: Mapping[str, Sequence[Feature]],
     decisions: Mapping[str, Decision],
     files: Mapping[str, tuple[str, ...]],
     metadata: Mapping[str, object],
 ) -> FeatureSpec:
-    """The specification of what finished encoders write to `files` (source -> paths)."""
-    features = {feature.name: feature for encoder in encoders.values() for feature in encoder.features}
+    """The specification of `files` (source -> paths), which hold `features` (input column -> what it became)."""
 
     def named(role: Role) -> tuple[str, ...]:
-        written = [encoders[name].features for name in encoders if decisions[name].role is role]
-        return tuple(feature.name for one in written for feature in one)
+        return tuple(one.name for name, made in features.items() if decisions[name].role is role for one in made)
 
+    described = {one.name: one for made in features.values() for one in made}
     return FeatureSpec(
-        features=features,
+        features=described,
         onehot=named(Role.CATEGORICAL),
         multihot=named(Role.MULTIHOT),
         numerical=named(Role.NUMERICAL),
         label=named(Role.LABEL)[0],
         display=next(iter(named(Role.DISPLAY)), None),
-        sources={source: (Chunk("parquet", tuple(features), paths),) for source, paths in files.items()},
+        sources={source: (Chunk("parquet", tuple(described), paths),) for source, paths in files.items()},
         metadata={"transcode": dict(metadata)},
     )
 

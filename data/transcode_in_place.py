@@ -13,8 +13,9 @@ from data.column_inference import ColumnObserver, Decision, Role, decide
 from data.column_values import BadValue, is_list, labels, numbers
 from data.csv_text import CsvFormat
 from data.errors import InputError
-from data.feature_spec import SPEC_FILE, TEST, TRAIN, Chunk, Feature, FeatureSpec
+from data.feature_spec import SPEC_FILE, TEST, TRAIN, Feature, FeatureSpec
 from data.staging import staged_folder
+from data.transcode_columns import specification
 from data.transcode_input import Batch, TableFiles, open_tables
 from data.transcode_options import ColumnOptions
 from data.transcode_passes import located, progress
@@ -89,8 +90,10 @@ def describe_in_place(
         for source, count in rows.items():
             if not count:
                 raise InputError(f"{sources[source].paths[0]}: {len(sources[source].paths)} file(s) hold no rows")
-        spec = _specification(checks, decisions, sources, {"rows": rows, "rows_of_label_1": ones, "in_place": True})
-        spec.to_yaml(os.path.join(folder, SPEC_FILE))
+        features = {name: (check.feature,) for name, check in checks.items()}
+        files = {source: _paths(tables) for source, tables in sources.items()}
+        metadata = {"rows": rows, "rows_of_label_1": ones, "in_place": True}
+        specification(features, decisions, files, metadata).to_yaml(os.path.join(folder, SPEC_FILE))
     lines = []
     for name in columns:
         other = _PARTITION if name in partitions else Decision(Role.IGNORED, "flag" if name else "no name")
@@ -202,28 +205,6 @@ def _batches(
                     advance(batch.table.num_rows)
 
 
-def _specification(
-    checks: Mapping[str, _Check],
-    decisions: Mapping[str, Decision],
-    sources: Mapping[str, TableFiles],
-    metadata: dict[str, object],
-) -> FeatureSpec:
-    features = {name: check.feature for name, check in checks.items()}
-
-    def named(role: Role) -> tuple[str, ...]:
-        return tuple(name for name in features if decisions[name].role is role)
-
-    files = {
-        source: tuple(path if filesystem.is_address(path) else os.path.abspath(path) for path in tables.paths)
-        for source, tables in sources.items()
-    }
-    return FeatureSpec(
-        features=features,
-        onehot=named(Role.CATEGORICAL),
-        multihot=named(Role.MULTIHOT),
-        numerical=named(Role.NUMERICAL),
-        label=named(Role.LABEL)[0],
-        display=next(iter(named(Role.DISPLAY)), None),
-        sources={source: (Chunk("parquet", tuple(features), paths),) for source, paths in files.items()},
-        metadata={"transcode": metadata},
-    )
+def _paths(tables: TableFiles) -> tuple[str, ...]:
+    """Addresses and absolute paths, which hold wherever the specification lies."""
+    return tuple(path if filesystem.is_address(path) else os.path.abspath(path) for path in tables.paths)
