@@ -14,6 +14,8 @@ from data.parquet_files import FILL, FINITE, Column, Kind, ParquetFiles, open_pa
 
 # Rows copied at a time: what a block of the packed arrays takes stays in the cache while its columns are filled.
 _BLOCK_ROWS = 8192
+# Bytes; what TensorFlow's kernels ask of a tensor's memory.
+_ALIGNMENT = 64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,8 +62,8 @@ class PackedLayout:
         self.row_bytes = sum(int(np.prod(shape)) * dtype.itemsize for shape, dtype in self.tensors.values())
 
     def empty(self, rows: int) -> dict[str, np.ndarray]:
-        """Arrays to fill."""
-        return {name: np.empty((rows, *shape), dtype) for name, (shape, dtype) in self.tensors.items()}
+        """Arrays to fill, aligned so that TensorFlow takes them as they are; it copies others."""
+        return {name: _aligned((rows, *shape), dtype) for name, (shape, dtype) in self.tensors.items()}
 
     def padding(self, rows: int) -> dict[str, np.ndarray]:
         """Rows that stand for nothing: ids -1, zeros elsewhere."""
@@ -69,6 +71,13 @@ class PackedLayout:
             name: np.full((rows, *shape), -1 if name == "ids" else 0, dtype)
             for name, (shape, dtype) in self.tensors.items()
         }
+
+
+def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    size = int(np.prod(shape)) * dtype.itemsize
+    memory = np.empty(size + _ALIGNMENT, np.uint8)
+    first = -memory.ctypes.data % _ALIGNMENT
+    return memory[first : first + size].view(dtype).reshape(shape)
 
 
 def decode_row_groups(files: ParquetFiles, groups: Sequence[int], columns: Sequence[Column]) -> list[DenseColumn]:

@@ -229,3 +229,12 @@ def test_a_bad_value_in_one_of_several_files_is_told_by_its_file(tmp_path, kinds
     files = open_parquet_files(write_files(tmp_path, arrays, write_statistics=False), [ONEHOT], threads=1)
     with pytest.raises(InputError, match=r"file-1\.parquet: column 'c' .*row group 1: 2 bad value.* first is 200"):
         decode_row_groups(files, [0, 1, 2, 3], [ONEHOT])
+
+
+@pytest.mark.parametrize("rows", [0, 1, 7, 4096])
+def test_packed_arrays_are_aligned_for_tensorflow(rows):
+    layout = PackedLayout([ONEHOT, TRIPLE, NUMERICAL, LABEL])
+    for name, array in layout.empty(rows).items():
+        shape, dtype = layout.tensors[name]
+        assert array.shape == (rows, *shape) and array.dtype == dtype and array.flags.c_contiguous
+        assert array.ctypes.data % 64 == 0 or not array.size
