@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
+from tqdm import tqdm
 
 from data.column_encoders import ColumnEncoder
 from data.column_inference import ColumnObserver
@@ -130,12 +131,7 @@ def located(tables: TableFiles, batch: Batch, name: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def progress(title: str, total: int | None) -> Iterator:
-    """Gives a function that takes rows done; a bar on stderr if that is a terminal and tqdm is there."""
-    try:
-        from tqdm import tqdm
-    except ImportError:
-        yield lambda rows: None
-        return
+    """Gives a function that takes rows done; a bar on stderr if that is a terminal."""
     with tqdm(desc=title, total=total, unit="row", unit_scale=True, disable=None, leave=False) as bar:
         yield bar.update
 

@@ -36,7 +36,6 @@ LISTS: Mapping[str, tuple[str, str]] = {
     raw_tables.TOPICS: ("topic_id_list", "topic_id"),
     raw_tables.ENTITIES: ("entity_id_list", "entity_id"),
 }
-META_COLUMNS = ("source_id", "publisher_id", "publish_time")
 
 _SPLIT_STREAM, _FOLD_STREAM, _ORDER_STREAM = 0, 1, 2
 
@@ -164,7 +163,7 @@ def plan_join(
 
 def spool(plan: JoinPlan, table: str) -> Iterator[int]:
     """Cuts the clicks or the events into buckets; yields the number of rows each time some are done."""
-    columns = [name for name in raw_tables.TABLES[table] if name != "uuid"]
+    columns = _spooled_columns(table)
     boundaries = np.array(plan.boundaries, np.int64)
     writers: dict[int, pq.ParquetWriter] = {}
     try:
@@ -330,7 +329,12 @@ def _lists(tags: pa.Table, column: str, tag: str) -> pa.Table:
     return pa.table({"document_id": keys, column: lists})
 
 
-_EVENT_TYPES = {name: column.type for name, column in raw_tables.TABLES[EVENTS].items() if name != "uuid"}
+def _spooled_columns(table: str) -> list[str]:
+    """All but the user, whom nothing is made of."""
+    return [name for name in raw_tables.TABLES[table] if name != "uuid"]
+
+
+_EVENT_TYPES = {name: raw_tables.TABLES[EVENTS][name].type for name in _spooled_columns(EVENTS)}
 
 
 @functools.lru_cache(maxsize=8)

@@ -27,7 +27,6 @@ class TagVectors:
         keys, rows = np.unique(documents, return_inverse=True)
         names, columns = np.unique(tags, return_inverse=True)
         counts = scipy.sparse.coo_matrix((confidences, (rows, columns)), shape=(len(keys) + 1, len(names))).tocsr()
-        counts.sum_duplicates()
         idf = np.log(len(keys) / np.bincount(counts.indices, minlength=len(names)))
         weights = counts.data * idf[counts.indices]
         sizes = np.diff(counts.indptr)
