@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data import power_law
 from data.feature_spec import FeatureSpec
+from data.id_draw import DEFAULT_DRAW, IdDraw
 from data.outbrain import schema
 
 MIN_ADS = 2
@@ -68,11 +68,11 @@ def parent_feature(spec: FeatureSpec, name: str) -> str | None:
     return parent if parent in spec.onehot else None
 
 
-def draw_displays(spec: FeatureSpec, rng: np.random.Generator, rows: int) -> Displays:
+def draw_displays(spec: FeatureSpec, rng: np.random.Generator, rows: int, draw: IdDraw = DEFAULT_DRAW) -> Displays:
     """Draws displays of `rows` ads in total; `rows` is at least MIN_ADS.
 
-    Ids follow the power law of `data.power_law`, an id with a parent is its parent's modulo the own cardinality,
-    numericals are standard normal, and a multi-hot row holds 0 to max_hotness ids, each length as likely.
+    Ids and the lengths of multi-hot rows follow `draw`, an id with a parent is its parent's modulo the own cardinality,
+    and numericals are standard normal.
     """
     sizes = _draw_sizes(rng, rows)
     page = page_features(spec)
@@ -86,11 +86,9 @@ def draw_displays(spec: FeatureSpec, rng: np.random.Generator, rows: int) -> Dis
 
     for name in spec.onehot:
         if parent_feature(spec, name) is None:
-            columns[name] = spread(name, _draw_ids(rng, spec.features[name].cardinality, count(name)))
+            columns[name] = spread(name, draw.ids(rng, spec.features[name].cardinality, count(name)))
     for name in spec.multihot:
-        feature = spec.features[name]
-        lengths = rng.integers(0, feature.max_hotness + 1, rows)
-        columns[name] = IdLists(_draw_ids(rng, feature.cardinality, int(lengths.sum())), lengths)
+        columns[name] = IdLists(*draw.id_lists(rng, spec.features[name], rows))
     for name in spec.numerical:
         columns[name] = spread(name, rng.standard_normal(count(name), dtype=np.float32))
     for name in spec.onehot:
@@ -102,10 +100,6 @@ def _derive(spec: FeatureSpec, name: str, columns: dict[str, np.ndarray | IdList
     if name not in columns:
         columns[name] = _derive(spec, parent_feature(spec, name), columns) % spec.features[name].cardinality
     return columns[name]
-
-
-def _draw_ids(rng: np.random.Generator, cardinality: int, size: int) -> np.ndarray:
-    return power_law.rank_to_id(power_law.draw_ranks(rng, cardinality, size), cardinality)
 
 
 def _draw_sizes(rng: np.random.Generator, rows: int) -> np.ndarray:

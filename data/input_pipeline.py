@@ -347,3 +347,10 @@ class BatchStream:
         if empty:
             dataset = dataset.map(add_empty)
         return dataset.prefetch(_PREFETCH_BATCHES).with_options(options)
+
+
+def blank_batch(stream: BatchStream) -> dict[str, Any]:
+    """Tensors of the shapes of a batch, all zero: for a rank that has no more batches where others still do."""
+    import tensorflow as tf
+
+    return {name: tf.zeros(spec.shape, spec.dtype) for name, spec in stream.dataset.element_spec.items()}

@@ -39,21 +39,26 @@ class Copy:
     rows: int
 
 
+def id_type(total_cardinality: int) -> np.dtype:
+    """Type of packed ids where the cardinalities of all features add up to this.
+
+    int32 up to 2^31 - 1: models keep tables one below the other and add the rows above to an id, in the type of the
+    ids; the sum itself is the row that stands for an absent id.
+    """
+    return np.dtype(np.int64 if total_cardinality > np.iinfo(np.int32).max else np.int32)
+
+
 class PackedLayout:
     """Shapes and types of the packed arrays: ids (rows, total hotness), numerical (rows, n), labels (rows,) and, where
     the display is read, group_ids (rows,).
-
-    Ids are int32 unless the cardinalities sum to more than 2^31 - 1: models keep tables one below the other and add
-    the rows above to an id, in the type of the ids; the sum itself is the row that stands for an absent id.
     """
 
     def __init__(self, columns: Sequence[Column]):
         self.columns = tuple(columns)
-        wide = sum(column.cardinality or 0 for column in columns) > np.iinfo(np.int32).max
         hotness = sum(column.hotness for column in columns if column.tensor == "ids")
         numericals = sum(column.tensor == "numerical" for column in columns)
         self.tensors: dict[str, tuple[tuple[int, ...], np.dtype]] = {
-            "ids": ((hotness,), np.dtype(np.int64 if wide else np.int32)),
+            "ids": ((hotness,), id_type(sum(column.cardinality or 0 for column in columns))),
             "numerical": ((numericals,), np.dtype(np.float32)),
             "labels": ((), np.dtype(np.float32)),
         }

@@ -1,10 +1,11 @@
 """Generated click data in the format of real data: parquet files and a feature specification.
 
-    python -m data.synthetic --output DIR --rows N --seed S [--feature_spec F]
+    python -m data.synthetic --output DIR --rows N --seed S [--feature_spec F] [--exponent A] [--pooling P]
 
-The columns are those of a given specification, by default Outbrain's. Displays show 2 to 12 ads (`data.displays`) and a
-planted teacher (`data.teacher`) chooses the one that is clicked. What the teacher scores on the evaluation rows, which
-no model that sees one row at a time can beat but by sampling noise, is written to `metadata.teacher`.
+The columns are those of a given specification, by default Outbrain's; `data.id_draw` has the law of their ids. Displays
+show 2 to 12 ads (`data.displays`) and a planted teacher (`data.teacher`) chooses the one that is clicked. What the
+teacher scores on the evaluation rows, which no model that sees one row at a time can beat but by sampling noise, is
+written to `metadata.teacher`.
 
 A dataset is a function of its arguments, to the byte for one version of pyarrow. Rows are drawn and written chunk by
 chunk, so that memory does not grow with the dataset, but for some 60 bytes per evaluation row while AUC is computed.
@@ -15,8 +16,6 @@ import contextlib
 import dataclasses
 import fcntl
 import glob
-import hashlib
-import json
 import os
 import shutil
 import sys
@@ -26,17 +25,20 @@ import numpy as np
 import pyarrow as pa
 
 from data import command_line
-from data.displays import MAX_ADS
 from data.errors import InputError
-from data.feature_spec import SPEC_FILE, TEST, TRAIN, Chunk, Feature, FeatureSpec
-from data.outbrain.schema import outbrain_feature_spec
+from data.feature_spec import SPEC_FILE, TEST, TRAIN, Chunk, FeatureSpec
+from data.id_draw import DEFAULT_DRAW, POOLINGS, IdDraw
 from data.part_writer import PartWriter
+from data.synthetic_recipe import (
+    DEFAULT_ROWS_PER_GROUP,
+    DEFAULT_VALID_FRACTION,
+    GENERATOR_VERSION,
+    Recipe,
+    default_rows_per_group,
+)
 from data.synthetic_rows import TeacherScore, column_dtype, draw_chunks, plant_teacher, to_table
 
-# To be raised with every change of what is generated: cached datasets of other versions are not used.
-GENERATOR_VERSION = 1
-DEFAULT_VALID_FRACTION = 0.2
-DEFAULT_ROWS_PER_GROUP = 16384
+# For row groups of the default size; files of shorter ones hold less, too.
 ROWS_PER_FILE = 32 * DEFAULT_ROWS_PER_GROUP
 
 _FOLDERS = {TRAIN: "train", TEST: "valid"}
@@ -49,13 +51,14 @@ def generate(
     seed: int,
     spec: FeatureSpec | None = None,
     valid_fraction: float = DEFAULT_VALID_FRACTION,
-    rows_per_group: int = DEFAULT_ROWS_PER_GROUP,
+    rows_per_group: int | None = None,
+    draw: IdDraw = DEFAULT_DRAW,
 ) -> FeatureSpec:
     """Writes `train/*.parquet`, `valid/*.parquet` and `feature_spec.yaml` under `output_dir`, all of it or nothing.
 
     Both sources are sorted by display. Where `spec` has no `map` channel the display id is added as `display_id`
     (with underscores in front if a feature has that name). Id columns are int64, numericals float32, the label int8,
-    multi-hot columns lists of 0 to max_hotness ids, whatever dtypes `spec` declares.
+    multi-hot columns lists of ids, whatever dtypes `spec` declares.
 
     Args:
       output_dir: a folder that does not exist or is empty; the finished dataset of the same arguments is left as it is.
@@ -63,7 +66,9 @@ def generate(
       seed: a non-negative integer.
       spec: the features; its files and metadata are ignored. Outbrain's by default.
       valid_fraction: share of the displays that go to the evaluation source `test` (folder `valid`).
-      rows_per_group: rows of each parquet row group, but for the last of a source.
+      rows_per_group: rows of each parquet row group, but for the last of a source. By default 16384, or as many as
+        take 8 MiB where those take more.
+      draw: the law of ids, and how many multi-hot rows hold.
 
     Returns:
       The specification as read back from the folder.
@@ -72,7 +77,7 @@ def generate(
       InputError: an argument is out of range, or the folder holds something else or cannot be written.
     """
     output = os.path.abspath(output_dir)
-    recipe = _Recipe.checked(rows, seed, spec, valid_fraction, rows_per_group)
+    recipe = Recipe.checked(rows, seed, spec, valid_fraction, rows_per_group, draw)
     try:
         return _generate(output, recipe)
     except OSError as error:
@@ -82,19 +87,27 @@ def generate(
         ) from error
 
 
-def cached_dataset(*, rows: int, seed: int, spec: FeatureSpec | None = None, cache_dir: str | None = None) -> str:
+def cached_dataset(
+    *,
+    rows: int,
+    seed: int,
+    spec: FeatureSpec | None = None,
+    cache_dir: str | None = None,
+    draw: IdDraw = DEFAULT_DRAW,
+) -> str:
     """Path of the specification of a generated dataset, made at the first call on this machine.
 
     The folder is named after a hash of all that determines the content. Processes that ask at the same time wait for
     the one that makes it; what a killed one has left is removed by the next.
 
     Args:
+      rows, seed, spec, draw: as `generate` takes them.
       cache_dir: by default `recsys-harness` in $XDG_CACHE_HOME or ~/.cache.
 
     Raises:
       InputError: an argument is out of range, or the folder cannot be written.
     """
-    recipe = _Recipe.checked(rows, seed, spec, DEFAULT_VALID_FRACTION, DEFAULT_ROWS_PER_GROUP)
+    recipe = Recipe.checked(rows, seed, spec, DEFAULT_VALID_FRACTION, None, draw)
     folder = os.path.join(os.path.abspath(cache_dir or _default_cache_dir()), "synthetic")
     dataset = os.path.join(folder, recipe.key)
     path = os.path.join(dataset, SPEC_FILE)
@@ -135,49 +148,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rows", required=True, type=int, metavar="N", help="rows of both sources together")
     parser.add_argument("--seed", required=True, type=int, metavar="S", help="non-negative integer")
     parser.add_argument("--feature_spec", metavar="F", help="features to generate, a YAML file; Outbrain's by default")
+    parser.add_argument(
+        "--exponent",
+        type=float,
+        default=DEFAULT_DRAW.exponent,
+        metavar="A",
+        help="of the power law that ids follow; 0 makes all ids as likely (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--pooling",
+        default=DEFAULT_DRAW.pooling,
+        metavar="P",
+        help=f"ids of a multi-hot row, one of {', '.join(POOLINGS)}: 0 to max_hotness with repeats, 1 to max_hotness "
+        "different ones, or just max_hotness different ones (default: %(default)s)",
+    )
 
     def work(options: argparse.Namespace) -> str:
         spec = FeatureSpec.from_yaml(options.feature_spec) if options.feature_spec else None
-        return summary(generate(options.output, rows=options.rows, seed=options.seed, spec=spec))
+        draw = IdDraw(options.exponent, options.pooling)
+        return summary(generate(options.output, rows=options.rows, seed=options.seed, spec=spec, draw=draw))
 
     return command_line.run(parser, work, arguments)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Recipe:
-    """All that determines the content of a dataset; `spec` has a display column."""
-
-    rows: int
-    seed: int
-    spec: FeatureSpec
-    valid_fraction: float
-    rows_per_group: int
-
-    @classmethod
-    def checked(
-        cls, rows: int, seed: int, spec: FeatureSpec | None, valid_fraction: float, rows_per_group: int
-    ) -> "_Recipe":
-        if rows < 2 * MAX_ADS:
-            raise InputError(f"rows={rows}: at least {2 * MAX_ADS} rows can be generated; ask for more")
-        if seed < 0:
-            raise InputError(f"seed={seed}: a seed is a non-negative integer; give another")
-        if not 0.0 < valid_fraction < 1.0:
-            raise InputError(f"valid_fraction={valid_fraction}: give a share between 0 and 1, both excluded")
-        if rows_per_group < 1:
-            raise InputError(f"rows_per_group={rows_per_group}: give at least 1")
-        return cls(rows, seed, _with_display(spec or outbrain_feature_spec()), valid_fraction, rows_per_group)
-
-    @property
-    def key(self) -> str:
-        """Hash of the content, 32 hexadecimal digits."""
-        features = self.spec.features
-        shape = [[name, features[name].cardinality, features[name].max_hotness] for name in self.spec.categorical]
-        channels = self.spec.to_dict()["channel_spec"]
-        content = [GENERATOR_VERSION, self.rows, self.seed, self.valid_fraction, self.rows_per_group, shape, channels]
-        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
-
-
-def _generate(output: str, recipe: _Recipe) -> FeatureSpec:
+def _generate(output: str, recipe: Recipe) -> FeatureSpec:
     if os.path.isdir(output) and os.listdir(output):
         return _same_dataset(output, recipe.key)
     partial = f"{output}.{os.getpid()}.partial"
@@ -191,16 +185,19 @@ def _generate(output: str, recipe: _Recipe) -> FeatureSpec:
     return FeatureSpec.from_yaml(os.path.join(output, SPEC_FILE))
 
 
-def _write_dataset(folder: str, recipe: _Recipe) -> None:
+def _write_dataset(folder: str, recipe: Recipe) -> None:
     spec = recipe.spec
-    teacher = plant_teacher(spec)
+    teacher = plant_teacher(spec, recipe.draw)
     score = TeacherScore(teacher)
+    rows_per_file = ROWS_PER_FILE * default_rows_per_group(spec) // DEFAULT_ROWS_PER_GROUP
     writers = {
-        source: PartWriter(folder, name, rows_per_group=recipe.rows_per_group, rows_per_file=ROWS_PER_FILE)
+        source: PartWriter(folder, name, rows_per_group=recipe.rows_per_group, rows_per_file=rows_per_file)
         for source, name in _FOLDERS.items()
     }
     displays = 0
-    for chunk in draw_chunks(spec, teacher, rows=recipe.rows, seed=recipe.seed, valid_fraction=recipe.valid_fraction):
+    for chunk in draw_chunks(
+        spec, teacher, rows=recipe.rows, seed=recipe.seed, valid_fraction=recipe.valid_fraction, draw=recipe.draw
+    ):
         table = to_table(spec, chunk)
         evaluated = np.repeat(chunk.evaluated, chunk.displays.sizes)
         writers[TRAIN].add(table.filter(pa.array(~evaluated)))
@@ -223,6 +220,7 @@ def _write_dataset(folder: str, recipe: _Recipe) -> None:
             "rows": recipe.rows,
             "train_rows": writers[TRAIN].rows,
             "train_displays": displays - figures["displays"],
+            **recipe.uncommon_draw,
         },
         "teacher": figures,
     }
@@ -238,15 +236,6 @@ def _write_dataset(folder: str, recipe: _Recipe) -> None:
         metadata=metadata,
         path="",
     ).to_yaml(os.path.join(folder, SPEC_FILE))
-
-
-def _with_display(spec: FeatureSpec) -> FeatureSpec:
-    if spec.display is not None:
-        return spec
-    name = "display_id"
-    while name in spec.features:
-        name = f"_{name}"
-    return dataclasses.replace(spec, features={**spec.features, name: Feature(name, dtype="int64")}, display=name)
 
 
 def _same_dataset(output: str, key: str) -> FeatureSpec:

@@ -14,6 +14,7 @@ import pyarrow as pa
 from data.click_ranking import average_precision, chance_average_precision
 from data.displays import MIN_ADS, Displays, IdLists, draw_displays
 from data.feature_spec import FeatureSpec
+from data.id_draw import DEFAULT_DRAW, IdDraw
 from data.teacher import Teacher, draw_clicks, plant, roc_auc
 
 CHUNK_ROWS = 65536
@@ -79,13 +80,13 @@ class TeacherScore:
         }
 
 
-def plant_teacher(spec: FeatureSpec) -> Teacher:
+def plant_teacher(spec: FeatureSpec, draw: IdDraw = DEFAULT_DRAW) -> Teacher:
     """The teacher of `spec`, calibrated on a chunk of rows that no dataset holds."""
-    return plant(spec, draw_displays(spec, _generator(_SAMPLE_STREAM, 0, 0), _rows_per_chunk(spec)))
+    return plant(spec, draw_displays(spec, _generator(_SAMPLE_STREAM, 0, 0), _rows_per_chunk(spec), draw), draw)
 
 
 def draw_chunks(
-    spec: FeatureSpec, teacher: Teacher, *, rows: int, seed: int, valid_fraction: float
+    spec: FeatureSpec, teacher: Teacher, *, rows: int, seed: int, valid_fraction: float, draw: IdDraw = DEFAULT_DRAW
 ) -> Iterator[ClickRows]:
     """Yields `rows` rows in all; of the displays of each chunk, evenly spread, `valid_fraction` are for evaluation."""
     chunk_rows = _rows_per_chunk(spec)
@@ -94,7 +95,7 @@ def draw_chunks(
         starts.pop()  # a single ad makes no display; the last chunk takes it
     for number, (start, end) in enumerate(zip(starts, [*starts[1:], rows], strict=True)):
         rng = _generator(_ROW_STREAM, seed, number)
-        displays = draw_displays(spec, rng, end - start)
+        displays = draw_displays(spec, rng, end - start, draw)
         utility = teacher.utility(displays.columns)
         count = np.arange(len(displays.sizes) + 1)
         yield ClickRows(
@@ -123,6 +124,11 @@ def to_table(spec: FeatureSpec, chunk: ClickRows) -> pa.Table:
 def column_dtype(spec: FeatureSpec, name: str) -> str:
     """Type of a generated column, or of the items of its lists."""
     return "int8" if name == spec.label else "float32" if name in spec.numerical else "int64"
+
+
+def row_bytes(spec: FeatureSpec) -> int:
+    """Bytes of the features of a generated row that holds all the ids it can."""
+    return 8 * spec.total_hotness + 4 * len(spec.numerical)
 
 
 def _rows_per_chunk(spec: FeatureSpec) -> int:

@@ -12,23 +12,20 @@ The teacher is a function of the specification: datasets of any seed and size ar
 """
 
 import dataclasses
-import hashlib
 import itertools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from data import power_law
 from data.displays import Displays, IdLists, page_features, parent_feature
 from data.feature_spec import Feature, FeatureSpec
+from data.id_draw import ANY, DEFAULT_DRAW, IdDraw
+from data.teacher_signals import Signal, gate_signal, id_signal, list_signal, tells_ids_apart
 
 TARGET_AUC = 0.775
 
-# Ids beyond this rank have no effect: they are too rare for a million rows to teach it.
-_HEAD = 16
 _MOST_ID_EFFECTS = 4
 _MOST_LIST_EFFECTS = 3
-_LARGEST_GATE = 256
 
 # Shares of the utility's variance. Where a specification offers no term of a kind, the others of its group take over.
 _LINEAR_SHARE = {"numericals": 0.18, "ids": 0.14, "lists": 0.06}
@@ -36,37 +33,6 @@ _NONLINEAR_SHARE = {"gates": 0.45, "products": 0.05, "squares": 0.12}
 _GATE_WEIGHTS = (0.32, 0.32, 0.32, 0.04)  # three signals under the first gate, one under the second
 
 _KNOTS = 129
-
-
-@dataclasses.dataclass(frozen=True)
-class Signal:
-    """A number of a row, of mean 0 (a gate's is only near 0) and variance 1 over generated rows.
-
-    Attributes:
-      kind: "numerical" x, "square" (x^2 - 1) / sqrt 2, "id" the effect of an
-        id, "list" the sum of the effects of ids.
-      feature: the column.
-      effects: for ids, the effect of each frequent rank and at the end that of all rarer ones.
-    """
-
-    kind: str
-    feature: Feature
-    effects: np.ndarray | None = None
-
-    def values(self, column: np.ndarray | IdLists) -> np.ndarray:
-        """(rows,) float64 from the column as `data.displays.Displays` holds it."""
-        if self.kind == "numerical":
-            return column.astype(np.float64)
-        if self.kind == "square":
-            return (column.astype(np.float64) ** 2 - 1.0) / np.sqrt(2.0)
-        if self.kind == "id":
-            return self._effects_of(column)
-        rows = np.repeat(np.arange(len(column.lengths)), column.lengths)
-        return np.bincount(rows, weights=self._effects_of(column.ids), minlength=len(column.lengths))
-
-    def _effects_of(self, ids: np.ndarray) -> np.ndarray:
-        ranks = power_law.id_to_rank(ids, self.feature.cardinality)
-        return self.effects[np.minimum(ranks, len(self.effects) - 1)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,9 +75,9 @@ def draw_clicks(utility: np.ndarray, displays: Displays, rng: np.random.Generato
     return clicks
 
 
-def plant(spec: FeatureSpec, sample: Displays) -> Teacher:
-    """The teacher of `spec`, with scale and click probabilities found on `sample`, a draw of thousands of rows."""
-    terms = _plan(spec)
+def plant(spec: FeatureSpec, sample: Displays, draw: IdDraw = DEFAULT_DRAW) -> Teacher:
+    """The teacher of `spec`, with scale and click probabilities found on `sample`, thousands of rows by `draw`."""
+    terms = _plan(spec, sample, draw)
     raw = _sum_terms(terms, sample.columns)
     scale = _find_scale(raw, sample)
     utility = scale * raw
@@ -170,19 +136,22 @@ def _find_scale(raw: np.ndarray, sample: Displays) -> float:
     return middle
 
 
-def _plan(spec: FeatureSpec) -> tuple[Term, ...]:
+def _plan(spec: FeatureSpec, sample: Displays, draw: IdDraw) -> tuple[Term, ...]:
     page = page_features(spec)
 
     def describe(names: Sequence[str]) -> list[Feature]:
         return [spec.features[name] for name in names]
 
     def smallest(names: Sequence[str]) -> list[Feature]:
-        return sorted((f for f in describe(names) if f.cardinality > 1), key=lambda feature: feature.cardinality)
+        return sorted(describe(names), key=lambda feature: feature.cardinality)
+
+    def single(names: Sequence[str]) -> list[Feature]:
+        return [feature for feature in smallest(names) if tells_ids_apart(feature, draw)]
 
     roots = [name for name in spec.onehot if parent_feature(spec, name) is None]
-    ids = [_id_signal(f) for f in smallest([name for name in roots if name not in page])[:_MOST_ID_EFFECTS]]
-    lists = [_list_signal(f) for f in smallest([n for n in spec.multihot if n not in page])[:_MOST_LIST_EFFECTS]]
-    gates = [_gate_signal(f) for f in smallest(roots)[:2]]
+    ids = [id_signal(f, draw) for f in single([name for name in roots if name not in page])[:_MOST_ID_EFFECTS]]
+    lists = _list_signals(smallest([name for name in spec.multihot if name not in page]), sample, draw)
+    gates = [gate_signal(f, draw) for f in single(roots)[:2]]
     numericals = [Signal("numerical", f) for f in describe([name for name in spec.numerical if name not in page])]
 
     # Disjoint where there are enough: a numerical in two terms would make the utility's spread depend on the page.
@@ -223,29 +192,8 @@ def _distinct(
     ]
 
 
-def _id_signal(feature: Feature) -> Signal:
-    return Signal("id", feature, _random_effects(feature))
-
-
-def _list_signal(feature: Feature) -> Signal:
-    # A sum of half of max_hotness independent effects on average.
-    return Signal("list", feature, _random_effects(feature) / np.sqrt(feature.max_hotness / 2.0))
-
-
-def _gate_signal(feature: Feature) -> Signal:
-    """-1 for the most frequent ids that make up about half of the rows, 1 for all others.
-
-    The signs nearly cancel, else the gated signal would have a linear part, and they never vanish, so that the utility
-    is spread alike under every id.
-    """
-    shares = power_law.cumulative(np.arange(1, min(_LARGEST_GATE, feature.cardinality) + 1), feature.cardinality)
-    negative = 1 + int(np.argmin(np.abs(shares - 0.5)))
-    return Signal("id", feature, np.append(-np.ones(negative), 1.0))
-
-
-def _random_effects(feature: Feature) -> np.ndarray:
-    probability = power_law.probabilities(min(_HEAD, feature.cardinality), feature.cardinality)
-    seed = int.from_bytes(hashlib.sha256(feature.name.encode()).digest()[:8], "little")
-    effects = np.random.default_rng(seed).standard_normal(len(probability))
-    effects -= effects @ probability / probability.sum()
-    return np.append(effects / np.sqrt(effects**2 @ probability), 0.0)
+def _list_signals(features: Sequence[Feature], sample: Displays, draw: IdDraw) -> list[Signal]:
+    # Where ids of a row differ, rows vary even if all draws but a few give one id.
+    features = [feature for feature in features if draw.pooling != ANY or tells_ids_apart(feature, draw)]
+    made = (list_signal(feature, draw, sample.columns[feature.name]) for feature in features)
+    return list(itertools.islice(filter(None, made), _MOST_LIST_EFFECTS))

@@ -11,10 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 from sklearn.metrics import log_loss, roc_auc_score
 
-from data import synthetic, synthetic_rows
+from data import synthetic, synthetic_recipe, synthetic_rows
 from data.displays import IdLists
 from data.errors import InputError
 from data.feature_spec import Feature, FeatureSpec
+from data.flat_spec import flat_spec
+from data.id_draw import IdDraw
 from data.outbrain.schema import outbrain_feature_spec
 from data.synthetic_rows import plant_teacher
 
@@ -207,6 +209,7 @@ def test_a_finished_dataset_of_the_same_arguments_is_kept_and_others_refused(tmp
         {"valid_fraction": 0.3},
         {"rows_per_group": 500},
         {"spec": small_spec(numerical=("n",))},
+        {"draw": IdDraw(0.0)},
     ):
         with pytest.raises(InputError, match="remove it or name another folder"):
             synthetic.generate(output, **{"rows": 1000, "seed": 0} | change)
@@ -244,11 +247,14 @@ def test_the_cache_is_keyed_by_content(tmp_path):
     same_but_for_the_display = [small_spec(numerical=("n",)), small_spec(numerical=("n",), display="session")]
     others = [cached(rows=1001), cached(seed=1), *(cached(spec=spec) for spec in same_but_for_the_display)]
     assert len({path, *others}) == 5
+    assert cached(draw=IdDraw(1.1, "any")) == path
+    draws = [cached(draw=draw) for draw in (IdDraw(0), IdDraw(2.0), IdDraw(0, "distinct"), IdDraw(0, "fixed"))]
+    assert len({path, *others, *draws}) == 9 and cached(draw=IdDraw(-0.0)) == draws[0]
 
 
 def test_the_generator_version_is_part_of_the_key(tmp_path, monkeypatch):
     before = synthetic.cached_dataset(rows=500, seed=0, cache_dir=str(tmp_path))
-    monkeypatch.setattr(synthetic, "GENERATOR_VERSION", synthetic.GENERATOR_VERSION + 1)
+    monkeypatch.setattr(synthetic_recipe, "GENERATOR_VERSION", synthetic_recipe.GENERATOR_VERSION + 1)
     assert synthetic.cached_dataset(rows=500, seed=0, cache_dir=str(tmp_path)) != before
 
 
@@ -258,6 +264,114 @@ def test_a_change_of_the_content_comes_with_a_new_version(tmp_path):
     names = (*outbrain_feature_spec().onehot, "display_id", "clicked")
     content = hashlib.sha256(np.stack([rows[name].astype("<i8") for name in names]).tobytes()).hexdigest()
     assert (synthetic.GENERATOR_VERSION, content[:16]) == (1, "19ac5f04448944a6")
+
+
+def lists_and_numericals(rows, spec):
+    """The values of a frame of rows as bytes, lists one after the other with their lengths."""
+    digest = hashlib.sha256()
+    for name in spec.multihot:
+        digest.update(np.concatenate(rows[name].to_numpy()).astype("<i8").tobytes())
+        digest.update(rows[name].map(len).to_numpy("<i8").tobytes())
+    for name in (*spec.numerical, spec.label):
+        digest.update(rows[name].to_numpy("<f4").tobytes())
+    return digest.hexdigest()[:16]
+
+
+@pytest.mark.parametrize(
+    ("spec", "key", "content"),
+    [
+        (None, "64d743174c0e154db1d97b16c3434509", "e59657546f9a844b"),
+        (
+            small_spec(onehot={"a": 5000}, multihot={"m": (50, 5), "one": (9, 1)}),
+            "d866ded02c0ba0aa51e9101b7bc3589f",
+            "cfc7fa5d9ae71d2f",
+        ),
+    ],
+    ids=["outbrain", "multihot"],
+)
+def test_data_by_the_default_law_stay_as_they_were_in_version_1(tmp_path, spec, key, content):
+    made = synthetic.generate(str(tmp_path / "made"), rows=2000, seed=0, spec=spec)
+    assert made.metadata["synthetic"]["content_key"] == key
+    assert set(made.metadata["synthetic"]) == {
+        "content_key",
+        "generator_version",
+        "seed",
+        "rows",
+        "train_rows",
+        "train_displays",
+    }
+    assert lists_and_numericals(read(made, "train"), made) == content
+
+
+@pytest.mark.parametrize("exponent", [0.0, 2.0])
+@pytest.mark.parametrize("pooling", ["any", "distinct", "fixed"])
+def test_figures_of_the_teacher_are_right_under_any_law(tmp_path, exponent, pooling):
+    draw = IdDraw(exponent, pooling)
+    spec = flat_spec([1_000_000, 30, 1_000_000], [1, 5, 20], 4)
+    made = synthetic.generate(str(tmp_path / "made"), rows=9000, seed=1, spec=spec, draw=draw)
+    rows = read(made, "test")
+    columns = {name: rows[name].to_numpy() for name in spec.onehot + spec.numerical}
+    for name in spec.multihot:
+        columns[name] = IdLists(np.concatenate(rows[name].to_numpy()), rows[name].map(len).to_numpy())
+        lengths = set(columns[name].lengths)
+        hotness = spec.features[name].max_hotness
+        assert lengths == {"any": set(range(hotness + 1)), "distinct": set(range(1, hotness + 1))}.get(
+            pooling, {hotness}
+        )
+        assert (rows[name].map(len) == rows[name].map(lambda ids: len(set(ids)))).all() or pooling == "any"
+    teacher = plant_teacher(made, draw)
+    utility = teacher.utility(columns)
+    figures = made.metadata["teacher"]
+    assert figures["auc"] == pytest.approx(roc_auc_score(rows.label, utility), abs=1e-12)
+    assert figures["log_loss"] == pytest.approx(log_loss(rows.label, teacher.click_probability(utility)), abs=1e-9)
+    assert figures["log_loss"] < figures["base_rate_log_loss"] and 0.7 < figures["auc"] < 0.85
+    named = {name: made.metadata["synthetic"].get(name) for name in ("exponent", "pooling")}
+    assert named == {"exponent": exponent, "pooling": None if pooling == "any" else pooling}
+
+
+@pytest.mark.parametrize("pooling", ["distinct", "fixed"])
+def test_rows_without_repeats_are_the_same_again_and_chunk_by_chunk(tmp_path, pooling):
+    draw, spec = IdDraw(0.5, pooling), flat_spec([300, 40], [8], 1)
+    shorter, again, longer = (
+        read(synthetic.generate(str(tmp_path / name), rows=rows, seed=1, spec=spec, draw=draw), "train")
+        for name, rows in (("shorter", 5000), ("again", 5000), ("longer", 9000))
+    )
+    pd.testing.assert_frame_equal(shorter, again)
+    full = shorter.display_id <= 2 * 2048
+    pd.testing.assert_frame_equal(shorter[full], longer[: full.sum()])
+
+
+def test_a_table_too_small_for_fixed_rows_is_named_and_nothing_is_left(tmp_path):
+    with pytest.raises(InputError, match="'cat_0'"):
+        synthetic.generate(
+            str(tmp_path / "made"), rows=1000, seed=0, spec=flat_spec([5], [6], 0), draw=IdDraw(pooling="fixed")
+        )
+    assert not list(tmp_path.iterdir())
+
+
+def group_rows(spec):
+    files = [pq.read_metadata(path) for path in spec.source_files("train")]
+    return [[file.row_group(number).num_rows for number in range(file.num_row_groups)] for file in files]
+
+
+def test_row_groups_and_files_of_wide_rows_are_bounded_in_bytes(tmp_path, monkeypatch):
+    spec = flat_spec([1000], [20], 8)  # 192 bytes
+    monkeypatch.setattr(synthetic_recipe, "MOST_BYTES_PER_GROUP", 192 * 100)
+    monkeypatch.setattr(synthetic, "ROWS_PER_FILE", 3 * synthetic_recipe.DEFAULT_ROWS_PER_GROUP)
+    groups = group_rows(synthetic.generate(str(tmp_path / "wide"), rows=1000, seed=0, spec=spec))
+    assert {rows for file in groups for rows in file[:-1]} == {100} and [len(file) for file in groups[:-1]] == [3, 3]
+    # What is asked for comes first; narrow rows are not affected.
+    assert (
+        len(
+            group_rows(synthetic.generate(str(tmp_path / "asked"), rows=1000, seed=0, spec=spec, rows_per_group=900))[0]
+        )
+        == 1
+    )
+    narrow = flat_spec([1000], [1], 1)
+    assert synthetic_recipe.default_rows_per_group(narrow) == 192 * 100 // 12
+    monkeypatch.undo()
+    assert synthetic_recipe.default_rows_per_group(outbrain_feature_spec()) == 16384
+    assert synthetic_recipe.default_rows_per_group(flat_spec([1_000_000] * 8, [100], 512)) == 992
 
 
 def test_the_default_cache_is_the_users(tmp_path, monkeypatch):
@@ -327,10 +441,11 @@ def test_command_line(tmp_path):
     spec_file = tmp_path / "given.yaml"
     small_spec(onehot={"a": 5}, numerical=("n",)).to_yaml(str(spec_file))
     command = [sys.executable, "-m", "data.synthetic", "--output", str(tmp_path / "made"), "--rows", "2000"]
-    command += ["--seed", "7", "--feature_spec", str(spec_file)]
+    command += ["--seed", "7", "--feature_spec", str(spec_file), "--exponent", "0", "--pooling", "distinct"]
     finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     spec = FeatureSpec.from_yaml(str(tmp_path / "made" / "feature_spec.yaml"))
     assert spec.onehot == ("a",) and spec.metadata["synthetic"]["seed"] == 7
+    assert spec.metadata["synthetic"]["exponent"] == 0.0 and spec.metadata["synthetic"]["pooling"] == "distinct"
     assert str(tmp_path / "made") in finished.stdout
     assert f"AUC {spec.metadata['teacher']['auc']:.5f}" in finished.stdout
 
@@ -343,6 +458,8 @@ def test_command_line(tmp_path):
         (["--output", "made", "--rows", "5", "--seed", "0"], "rows=5"),
         (["--output", "made", "--rows", "1000", "--seed", "0", "--feature_spec", "no.yaml"], "no.yaml"),
         (["--output", "made", "--rows", "1000", "--seed", "0", "--colour", "red"], "--colour"),
+        (["--output", "made", "--rows", "1000", "--seed", "0", "--exponent", "-1"], "exponent=-1.0"),
+        (["--output", "made", "--rows", "1000", "--seed", "0", "--pooling", "mean"], "pooling='mean'"),
     ],
 )
 def test_command_line_errors_are_one_line_and_code_2(tmp_path, monkeypatch, capsys, arguments, named):
