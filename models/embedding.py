@@ -6,40 +6,77 @@ one below the other in a single variable, so that a step does one gather per blo
 
 import dataclasses
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+_BLOCK_VALUES = 1 << 20  # initial values are drawn so many at a time: 4 MiB
+
 
 @dataclasses.dataclass(frozen=True)
 class LogicalTable:
-    """One feature's rows inside a fused table.
+    """One feature's table inside a fused table: all of it, or a rectangle of its rows and columns.
 
     Attributes:
       name: feature name.
-      rows: cardinality; valid ids are 0..rows-1.
+      rows: rows that are held here; ids `first_row` .. `first_row + rows - 1` are found, others are somebody else's.
       column: first column of the feature in the packed id tensor.
       hotness: number of adjacent columns.
+      first_row: id of the first row.
+      first_column: which column of the whole table is the first one here.
+      whole: (cardinality, dimension) of the whole table; None where all of it is here.
     """
 
     name: str
     rows: int
     column: int
     hotness: int
+    first_row: int = 0
+    first_column: int = 0
+    whole: tuple[int, int] | None = None
+
+    @property
+    def has_all_rows(self) -> bool:
+        return self.whole is None or self.rows == self.whole[0]
 
 
-def glorot_normal_rows(name: str, rows: int, dim: int, seed: int) -> tf.Tensor:
-    """Initial rows of a logical table: truncated normal of variance 2 / (rows + dim), (rows, dim) float32.
+Draw = Callable[[tuple[int, int], int, int, int], tf.Tensor]
+"""(seed, rows to draw, rows of the table, dim) -> initial values (rows to draw, dim) float32."""
 
-    The values depend on (seed, name) alone, not on which tables are fused or which rank draws them. Glorot and
-    Bengio (2010); truncated at two standard deviations and rescaled as Keras's GlorotNormal is.
+
+def glorot_normal(seed: tuple[int, int], count: int, rows: int, dim: int) -> tf.Tensor:
+    """Truncated normal of variance 2 / (rows + dim). Glorot and Bengio (2010).
+
+    Truncated at two standard deviations and rescaled as Keras's GlorotNormal is.
     """
     stddev = np.sqrt(2.0 / (rows + dim)) / 0.87962566103423978
-    return tf.random.stateless_truncated_normal(
-        (rows, dim), seed=(seed & 0x7FFFFFFF, zlib.crc32(name.encode())), stddev=stddev
-    )
+    return tf.random.stateless_truncated_normal((count, dim), seed=seed, stddev=stddev)
+
+
+def uniform_by_rows(seed: tuple[int, int], count: int, rows: int, dim: int) -> tf.Tensor:
+    """Uniform within +-sqrt(1 / rows), as DLRM begins. Naumov et al. (2019)."""
+    limit = np.sqrt(1.0 / rows)
+    return tf.random.stateless_uniform((count, dim), seed=seed, minval=-limit, maxval=limit)
+
+
+def initial_rows(
+    draw: Draw, name: str, rows: int, dim: int, seed: int, *, start: int = 0, stop: int | None = None
+) -> Iterator[tuple[int, tf.Tensor]]:
+    """Initial rows start..stop of a table of shape (rows, dim), block by block: (first row, values (n, dim)).
+
+    The values depend on (seed, name) and the shape of the whole table alone: not on which tables are fused, on which
+    rank draws them, or on how the table is cut.
+    """
+    stop = rows if stop is None else stop
+    size = max(1, _BLOCK_VALUES // dim)
+    for block in range(start // size, -(-stop // size)):
+        first, last = block * size, min((block + 1) * size, rows)
+        key = zlib.crc32(name.encode() if block == 0 else f"{name}/{block}".encode())
+        values = draw((seed & 0x7FFFFFFF, key), last - first, rows, dim)
+        low, high = max(first, start), min(last, stop)
+        yield low, values[low - first : high - first]
 
 
 class FusedTable(keras.layers.Layer):
@@ -81,6 +118,7 @@ class FusedTable(keras.layers.Layer):
         )
         self.padding_row = sum(t.rows for t in tables)
         self._blocks = _blocks_of_equal_hotness(self.tables)
+        self._has_all_rows = all(table.has_all_rows for table in self.tables)
         self.build()
 
     def build(self, input_shape=None):
@@ -90,11 +128,19 @@ class FusedTable(keras.layers.Layer):
         )
         self.built = True
 
-    def initialize_rows(self, seed: int) -> None:
-        """Draws Glorot normal values for every logical table; the row of absent ids stays zero."""
+    def initialize_rows(self, seed: int, draw: Draw) -> None:
+        """Draws the initial values of every logical table; the row of absent ids stays zero."""
         for table in self.tables:
-            start = self.row_offsets[table.name]
-            self.variable[start : start + table.rows].assign(glorot_normal_rows(table.name, table.rows, self.dim, seed))
+            offset = self.row_offsets[table.name] - table.first_row
+            rows, dim = table.whole or (table.rows, self.dim)
+            columns = slice(table.first_column, table.first_column + self.dim)
+            blocks = initial_rows(
+                draw, table.name, rows, dim, seed, start=table.first_row, stop=table.first_row + table.rows
+            )
+            for first, values in blocks:
+                # Not by assigning to a slice, which copies the whole table first.
+                rows = tf.range(offset + first, offset + first + values.shape[0])
+                self.variable.scatter_update(tf.IndexedSlices(values[:, columns], rows))
 
     @property
     def variable(self) -> tf.Variable:
@@ -158,17 +204,27 @@ class FusedTable(keras.layers.Layer):
         )
 
     def _positions(self, ids: tf.Tensor, block: "_Block") -> tuple[tf.Tensor, tf.Tensor]:
-        """Rows of the fused table, (rows, features, hotness), and which of them stand for a present id."""
+        """Rows of the fused table, (rows, features, hotness), and which ids are present, be it here or elsewhere.
+
+        An id whose row another owner has takes the row of absent ids: its part of a sum comes from there.
+        """
         picked = tf.gather(ids, block.columns, axis=1)
         present = picked >= 0
-        offsets = tf.constant([[[self.row_offsets[name]] for name in block.names]], dtype=ids.dtype)
-        positions = tf.where(present, picked + offsets, tf.constant(self.padding_row, dtype=ids.dtype))
+        offsets = [[[self.row_offsets[table.name] - table.first_row] for table in block.tables]]
+        here = present
+        if not self._has_all_rows:
+            first = tf.constant([[[table.first_row] for table in block.tables]], dtype=ids.dtype)
+            last = tf.constant([[[table.first_row + table.rows] for table in block.tables]], dtype=ids.dtype)
+            here = (picked >= first) & (picked < last)
+        positions = tf.where(
+            here, picked + tf.constant(offsets, ids.dtype), tf.constant(self.padding_row, dtype=ids.dtype)
+        )
         return positions, present
 
 
 @dataclasses.dataclass(frozen=True)
 class _Block:
-    names: tuple[str, ...]
+    tables: tuple[LogicalTable, ...]
     columns: np.ndarray  # (features, hotness)
     hotness: int
 
@@ -182,7 +238,7 @@ def _blocks_of_equal_hotness(tables: Sequence[LogicalTable]) -> list[_Block]:
             blocks.append([table])
     return [
         _Block(
-            names=tuple(t.name for t in block),
+            tables=tuple(block),
             columns=np.array([[t.column + i for i in range(t.hotness)] for t in block], dtype=np.int32),
             hotness=block[0].hotness,
         )

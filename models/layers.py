@@ -1,8 +1,10 @@
 """Dense building blocks: dropout whose mask is a function of a seed, and the multi-layer perceptron."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 
@@ -40,25 +42,96 @@ class SeededDropout(keras.layers.Layer):
         return tf.where(keep, inputs * scale, tf.zeros((), inputs.dtype))
 
 
+class Initialization(NamedTuple):
+    """How a dense layer begins: functions of (seed, units) that return Keras initializers."""
+
+    kernel: Callable[[int, int], keras.initializers.Initializer]
+    bias: Callable[[int, int], keras.initializers.Initializer]
+
+
+GLOROT_UNIFORM = Initialization(
+    kernel=lambda seed, units: keras.initializers.GlorotUniform(seed=seed),
+    bias=lambda seed, units: keras.initializers.Zeros(),
+)
+"""Kernels uniform with variance 2 / (inputs + units), biases zero. Glorot and Bengio (2010)."""
+
+NORMAL = Initialization(
+    kernel=lambda seed, units: keras.initializers.VarianceScaling(
+        mode="fan_avg", distribution="untruncated_normal", seed=seed
+    ),
+    bias=lambda seed, units: keras.initializers.RandomNormal(stddev=np.sqrt(1.0 / units), seed=seed),
+)
+"""Kernels normal with variance 2 / (inputs + units), biases normal with variance 1 / units. Naumov et al. (2019)."""
+
+
+def build_dense(
+    input_width: int,
+    units: int,
+    *,
+    seed: int,
+    bias_seed: int = 0,
+    initial: Initialization = GLOROT_UNIFORM,
+    **kwargs,
+) -> keras.layers.Dense:
+    """A dense layer that has its variables already.
+
+    Args:
+      input_width: columns of the input.
+      units: columns of the output.
+      seed: of the kernel's initial values.
+      bias_seed: of the bias's, where they are drawn; one seed for both would repeat the kernel's numbers.
+      initial: distributions of the initial values.
+      **kwargs: further arguments of keras.layers.Dense.
+    """
+    layer = keras.layers.Dense(
+        units,
+        kernel_initializer=initial.kernel(seed, units),
+        bias_initializer=initial.bias(bias_seed, units),
+        **kwargs,
+    )
+    layer.build((None, input_width))
+    return layer
+
+
 class MLP(keras.layers.Layer):
     """Dense layers with ReLU, each followed by dropout.
 
     Computes in the precision of the Keras policy in force when it is made; kernels stay float32.
     """
 
-    def __init__(self, input_width: int, units: Sequence[int], *, dropout: float = 0.0, seed: int = 0, **kwargs):
+    def __init__(
+        self,
+        input_width: int,
+        units: Sequence[int],
+        *,
+        dropout: float = 0.0,
+        seed: int = 0,
+        initial: Initialization = GLOROT_UNIFORM,
+        **kwargs,
+    ):
+        """
+        Args:
+          input_width: columns of the input.
+          units: sizes of the layers; none at all passes the input on.
+          dropout: drop probability after each layer.
+          seed: initial values depend on it alone; layer i draws its kernel with seed + i.
+          initial: distributions of the initial values.
+          **kwargs: further arguments of keras.layers.Layer.
+        """
         super().__init__(**kwargs)
         self._dense, self._dropout = [], []
         width = input_width
         for index, size in enumerate(units):
-            layer = keras.layers.Dense(
+            layer = build_dense(
+                width,
                 size,
+                seed=seed + index,
+                bias_seed=seed + len(units) + index,
+                initial=initial,
                 activation="relu",
-                kernel_initializer=keras.initializers.GlorotUniform(seed=seed + index),
                 dtype=self.dtype_policy,
                 name=f"hidden_{index}",
             )
-            layer.build((None, width))
             self._dense.append(layer)
             self._dropout.append(SeededDropout(dropout, dtype=self.dtype_policy, name=f"dropout_{index}"))
             width = size

@@ -1,17 +1,18 @@
-"""Models by name, and the rule for embedding dimensions that nobody stated."""
+"""Models by name, and the embedding dimensions of their features."""
 
 import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from data.errors import InputError
 from data.feature_spec import FeatureSpec
 
 if TYPE_CHECKING:
-    from models.wide_deep import WideDeep
+    from models.click_model import ClickModel
+    from models.table_groups import TableGroup, TablesFactory
 
-MODELS = ("wide_deep",)
+MODELS = ("wide_deep", "dlrm", "dcnv2")
 
 
 def default_embedding_dim(cardinality: int) -> int:
@@ -36,23 +37,80 @@ def embedding_dims(spec: FeatureSpec, sizes_file: str | None) -> dict[str, int]:
     }
 
 
+def embedding_dims_from(spec: FeatureSpec, sizes: Sequence[int]) -> dict[str, int]:
+    """Embedding dimension of each categorical feature from a list: one for all, or one for each in order.
+
+    Raises:
+      InputError: the list has another length.
+    """
+    features = spec.categorical
+    if len(sizes) == 1:
+        return dict.fromkeys(features, sizes[0])
+    if len(sizes) != len(features):
+        where = f"{spec.path}: " if spec.path else ""
+        raise InputError(
+            f"{where}--embedding_dim has {len(sizes)} numbers for {len(features)} categorical features: give one for "
+            "all, or one for each in the order of channel_spec, one-hot ones first"
+        )
+    return dict(zip(features, sizes, strict=True))
+
+
 def build_model(
     name: str,
     spec: FeatureSpec,
     *,
     dims: Mapping[str, int],
-    hidden_units: Sequence[int],
-    dropout: float,
     combiner: str,
     seed: int,
-) -> "WideDeep":
-    """Builds a model under the Keras precision policy in force. `name` is one of MODELS."""
-    if name != "wide_deep":
+    embeddings: "TablesFactory | None" = None,
+    **settings: Any,
+) -> "ClickModel":
+    """Builds a model under the Keras precision policy in force.
+
+    Args:
+      name: one of MODELS.
+      spec: the features.
+      dims: dimension of each categorical feature's embedding.
+      combiner: "sum" or "mean" over the ids of a multi-hot feature.
+      seed: initial values depend on it alone.
+      embeddings: makes the tables from their groups; every rank has all of them unless given.
+      **settings: further arguments of the model's class. For "wide_deep": hidden_units, dropout; for "dlrm":
+        bottom_mlp_dims, top_mlp_dims, interaction, self_interaction; for "dcnv2": bottom_mlp_dims, top_mlp_dims,
+        num_cross_layers, cross_layer_projection_dim.
+
+    Raises:
+      InputError: the model is not known, or its shapes do not fit together.
+    """
+    model = _model_class(name)
+    if embeddings is not None:
+        settings["embeddings"] = embeddings
+    if name == "dcnv2":
+        return model(spec, dims, interaction="cross", combiner=combiner, seed=seed, name=name, **settings)
+    return model(spec, dims, combiner=combiner, seed=seed, **settings)
+
+
+def table_groups(
+    name: str, spec: FeatureSpec, *, dims: Mapping[str, int], combiner: str, seed: int
+) -> "list[TableGroup]":
+    """The tables that `build_model` would give a model, described and not made.
+
+    Raises:
+      InputError: the model is not known.
+    """
+    return _model_class(name).table_groups(spec, dims, combiner=combiner, seed=seed)
+
+
+def _model_class(name: str) -> type:
+    if name not in MODELS:
         raise InputError(f"model '{name}' is not known; choose one of {', '.join(MODELS)}")
     # TensorFlow is imported with the model, after the environment is set (trainer.runtime).
-    from models.wide_deep import WideDeep
+    if name == "wide_deep":
+        from models.wide_deep import WideDeep
 
-    return WideDeep(spec, dims, hidden_units=hidden_units, dropout=dropout, combiner=combiner, seed=seed)
+        return WideDeep
+    from models.dlrm import DLRM
+
+    return DLRM
 
 
 def _read_sizes(path: str) -> dict[str, int]:

@@ -6,8 +6,9 @@ import keras
 import tensorflow as tf
 
 from data.feature_spec import FeatureSpec
-from models.embedding import FusedTable, LogicalTable
+from models.embedding import glorot_normal
 from models.layers import MLP
+from models.table_groups import ReplicatedTables, TableGroup, TablesFactory, logical_tables
 
 WIDE = "wide"
 DEEP = "deep"
@@ -23,7 +24,8 @@ class WideDeep(keras.Model):
     sparse: `embed` (gathers) and `dense_logits` (everything else).
 
     Attributes:
-      tables: the fused tables, the wide one first; empty where the specification has no categorical feature.
+      embeddings: where the tables are kept; see models.table_groups.Tables.
+      tables: the fused tables of this rank, replicated ones first; of those the wide one first.
     """
 
     def __init__(
@@ -35,6 +37,7 @@ class WideDeep(keras.Model):
         dropout: float = 0.1,
         combiner: str = "sum",
         seed: int = 0,
+        embeddings: TablesFactory = ReplicatedTables,
         name: str = "wide_deep",
     ):
         """
@@ -45,21 +48,15 @@ class WideDeep(keras.Model):
           dropout: drop probability after each hidden layer.
           combiner: "sum" or "mean" over the ids of a multi-hot feature.
           seed: initial values depend on it alone.
+          embeddings: makes the tables from their groups.
           name: model name.
         """
         # float32 here keeps the inputs in float32; the MLP takes its own precision from the policy.
         super().__init__(name=name, dtype="float32")
-        logical = _logical_tables(spec)
-        self.tables: list[FusedTable] = []
-        if logical:
-            wide = FusedTable(logical, 1, combiner=combiner, group=WIDE, sum_features=True, name="wide_table")
-            self.tables.append(wide)
-        for dim in sorted({embedding_dims[table.name] for table in logical}, reverse=True):
-            members = [table for table in logical if embedding_dims[table.name] == dim]
-            table = FusedTable(members, dim, combiner=combiner, group=DEEP, name=f"embedding_{dim}")
-            table.initialize_rows(seed)
-            self.tables.append(table)
-        width = sum(embedding_dims[table.name] for table in logical) + len(spec.numerical)
+        groups = self.table_groups(spec, embedding_dims, combiner=combiner, seed=seed)
+        self.embeddings = embeddings(groups)
+        self.tables = [*self.embeddings.replicated, *self.embeddings.sharded]
+        width = sum(embedding_dims[name] for name in spec.categorical) + len(spec.numerical)
         self.mlp = MLP(width, hidden_units, dropout=dropout, seed=seed + 1, name="mlp")
         # The last layer and everything after it stay in float32 under mixed precision.
         self.head = keras.layers.Dense(
@@ -74,6 +71,21 @@ class WideDeep(keras.Model):
         )
         self.built = True
 
+    @staticmethod
+    def table_groups(
+        spec: FeatureSpec, embedding_dims: Mapping[str, int], *, combiner: str, seed: int
+    ) -> list[TableGroup]:
+        """The tables: those of the wide part, of dimension 1, then embeddings by falling dimension.
+
+        None where the specification has no categorical feature.
+        """
+        logical = logical_tables(spec)
+        groups = [TableGroup("wide_table", logical, 1, combiner, WIDE, sum_features=True)] if logical else []
+        for dim in sorted({embedding_dims[table.name] for table in logical}, reverse=True):
+            members = tuple(table for table in logical if embedding_dims[table.name] == dim)
+            groups.append(TableGroup(f"embedding_{dim}", members, dim, combiner, DEEP, draw=glorot_normal, seed=seed))
+        return groups
+
     def dense_variables(self) -> dict[str, list[tf.Variable]]:
         """The variables that are not tables, by optimizer group."""
         wide = [self.wide_bias] + ([] if self.wide_numerical is None else [self.wide_numerical])
@@ -81,8 +93,8 @@ class WideDeep(keras.Model):
         return {WIDE: [v.value for v in wide], DEEP: [v.value for v in deep]}
 
     def embed(self, ids: tf.Tensor) -> list[tf.Tensor]:
-        """Pooled embeddings, one float32 tensor per table in the order of `tables`; see FusedTable.call."""
-        return [table(ids) for table in self.tables]
+        """Pooled embeddings, one float32 tensor (rows, width) for each of `table_groups`."""
+        return self.embeddings.lookup(ids).embedded
 
     def dense_logits(
         self, embedded: Sequence[tf.Tensor], numerical: tf.Tensor, *, seed: tf.Tensor, training: bool
@@ -109,12 +121,3 @@ class WideDeep(keras.Model):
         """Logits (rows,) of a batch with `ids` (rows, total hotness) and `numerical` (rows, n)."""
         seed = tf.zeros((2,), tf.int32) if seed is None else seed
         return self.dense_logits(self.embed(inputs["ids"]), inputs["numerical"], seed=seed, training=training)
-
-
-def _logical_tables(spec: FeatureSpec) -> list[LogicalTable]:
-    tables, column = [], 0
-    for name in spec.categorical:
-        feature = spec.features[name]
-        tables.append(LogicalTable(name, feature.cardinality, column, feature.max_hotness))
-        column += feature.max_hotness
-    return tables

@@ -110,20 +110,17 @@ def test_every_value_comes_from_its_raw_row(dataset, raw):
         assert list(vocabularies[name]) == sorted(counts, key=lambda value: (-counts[value], value))
 
 
-def test_wide_and_deep_learns_it(dataset, tmp_path):
-    folder = os.path.dirname(dataset.path)
+def train(dataset, tmp_path, *more):
+    """The losses that a training logged, and its record."""
     arguments = (
-        f"--dataset_path={folder}",
+        f"--dataset_path={os.path.dirname(dataset.path)}",
         f"--model_dir={tmp_path}/checkpoints",
         f"--results_dir={tmp_path}/results",
         "--global_batch_size=32",
         "--eval_batch_size=64",
-        "--num_epochs=20",
         "--log_every_steps=5",
-        "--deep_hidden_units=32,16",
-        "--deep_learning_rate=0.002",
-        "--deep_warmup_epochs=1",
         "--seed=1",
+        *more,
     )
     record = main.run(flags.parse(arguments), SingleProcess(), Surroundings(Device(False, "CPU")))
     losses = []
@@ -132,6 +129,32 @@ def test_wide_and_deep_learns_it(dataset, tmp_path):
         if entry["type"] == "LOG" and "loss" in entry["data"]:
             losses.append(entry["data"]["loss"])
     print(losses, record)
-    assert len(losses) >= 10 and all(map(math.isfinite, losses))
-    assert sum(losses[-3:]) / 3 < 0.7 * sum(losses[:3]) / 3
+    assert len(losses) >= 10 and all(loss is not None and math.isfinite(loss) for loss in losses)
     assert math.isfinite(record.log_loss) and 0 <= record.auc <= 1 and record.data_source == "real"
+    return losses, record
+
+
+def test_wide_and_deep_learns_it(dataset, tmp_path):
+    losses, _ = train(
+        dataset,
+        tmp_path,
+        "--num_epochs=20",
+        "--deep_hidden_units=32,16",
+        "--deep_learning_rate=0.002",
+        "--deep_warmup_epochs=1",
+    )
+    assert sum(losses[-3:]) / 3 < 0.7 * sum(losses[:3]) / 3
+
+
+@pytest.mark.parametrize(
+    ("model", "optimizer"),
+    [
+        ("dlrm", ("--optimizer=adagrad", "--learning_rate=0.2")),
+        ("dcnv2", ("--optimizer=adam", "--learning_rate=0.01", "--cross_layer_projection_dim=32")),
+    ],
+)
+def test_dlrm_and_dcnv2_learn_the_training_rows_by_heart(dataset, tmp_path, model, optimizer):
+    shape = ("--embedding_dim=16", "--bottom_mlp_dims=32,16", "--top_mlp_dims=64,32,1")
+    schedule = ("--num_epochs=20", "--warmup_steps=10", "--decay_steps=0")
+    losses, _ = train(dataset, tmp_path, f"--model={model}", *shape, *schedule, *optimizer)
+    assert max(losses[-3:]) < 0.1 < 0.4 < losses[0]

@@ -9,23 +9,38 @@ def first_line(config: RunConfig, comm: SingleProcess, surroundings: Surrounding
     """Says in one line what runs on what, and what is not as it was asked for."""
     training, mode, device = config.training, config.mode, config.device
     doing = ("benchmark of " if mode.benchmark else "") + ("evaluation" if mode.evaluate else "training")
+    model = config.model.model + (f" (preset {mode.preset})" if mode.preset else "")
     batch = training.eval_batch_size if mode.evaluate else training.global_batch_size
     low, high = batch // comm.size, -(-batch // comm.size)
-    factor = training.learning_rate_factor()
+    parallelism = config.embeddings.embedding_parallelism
     precision = device.precision
     if device.amp and not surroundings.device.has_gpu:
         precision += " (emulated on a CPU: slower than float32)"
     parts = [
-        f"{doing} of {config.model.model}" if not mode.benchmark else f"{doing}, {config.model.model}",
+        f"{doing}, {model}" if mode.benchmark else f"{doing} of {model}",
         surroundings.device.description,
         precision + (", XLA" if device.xla else ""),
-        f"{comm.size} rank{'s' if comm.size > 1 else ''} ({comm.description})",
+        f"{comm.size} rank{'s' if comm.size > 1 else ''} ({comm.description})"
+        + (f", embedding_parallelism {parallelism}" if parallelism != "data" else ""),
         f"batch {batch} global, {low if low == high else f'{low} to {high}'} per rank",
-        f"learning rates: wide {training.linear_learning_rate * factor:g}, "
-        f"deep {training.deep_learning_rate * factor:g}",
+        _learning_rates(config),
     ]
     if surroundings.fell_back:
         parts.append("fell back: " + ", ".join(surroundings.fell_back))
     if surroundings.without_effect:
         parts.append("without effect here: " + ", ".join(surroundings.without_effect))
     return " | ".join(parts)
+
+
+def _learning_rates(config: RunConfig) -> str:
+    """The highest rates, scaled, and what they are the rates of."""
+    training, factor = config.training, config.learning_rate_factor()
+    if config.model.model == "wide_deep":
+        return (
+            f"learning rates: wide {training.linear_learning_rate * factor:g}, "
+            f"deep {training.deep_learning_rate * factor:g}"
+        )
+    lazy = " (lazy on embedding tables: rows that a batch does not look up keep their state)"
+    return f"learning rate {training.learning_rate * factor:g}, {training.optimizer}" + (
+        lazy if training.optimizer == "adam" else ""
+    )

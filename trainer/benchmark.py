@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from data.input_pipeline import BatchStream
 from trainer.distributed import SingleProcess, agree
-from trainer.evaluate import Figures, Scoreboard
+from trainer.evaluate import Figures, Scoreboard, scored_batches
 from trainer.timing import RunTimes, StepTimer, merge_ranks
 from trainer.train import SignalledBatches
 from trainer.writers import NullWriter
@@ -21,7 +21,8 @@ class Measurement:
       times: over all ranks.
       rows: rows of all ranks in all steps, warm-up included.
       loss: the last training step's; None for evaluation.
-      wire_bytes: bytes that rank 0 handed to collectives in the last training step; None for evaluation.
+      wire_bytes, alltoall_bytes: bytes that rank 0 handed to collectives, and to alltoall alone, in the last training
+        step; None for evaluation.
       figures: of the last complete pass of an evaluation; None if there was none.
     """
 
@@ -29,6 +30,7 @@ class Measurement:
     rows: int
     loss: float | None = None
     wire_bytes: int | None = None
+    alltoall_bytes: int | None = None
     figures: Figures | None = None
 
 
@@ -68,6 +70,7 @@ def benchmark_training(
         rows=num_steps * global_batch_size,
         loss=float(out["loss"]),
         wire_bytes=int(out["wire_bytes"]),
+        alltoall_bytes=int(out["alltoall_bytes"]),
     )
 
 
@@ -80,12 +83,14 @@ def benchmark_inference(
     warmup_steps: int,
     num_steps: int,
     writer: NullWriter,
+    together: bool = False,
 ) -> Measurement:
     """Runs `num_steps` evaluation steps, metrics included, and times those after the warm-up.
 
     Args:
       stream: repeats the evaluation source.
       new_scoreboard: makes the metrics of one pass; figures are those of the last pass that was completed.
+      together: `eval_step` is a collective.
     """
     timer = StepTimer(warmup_steps)
     complete: Scoreboard | None = None
@@ -93,10 +98,8 @@ def benchmark_inference(
     def score() -> int:
         nonlocal complete
         board, rows = new_scoreboard(), 0
-        batches = iter(stream)
         timer.start()
-        for step in range(1, num_steps + 1):
-            batch = next(batches)
+        for step, batch in enumerate(scored_batches(stream, num_steps, together=together), start=1):
             timer.input_ready()
             counted = board.update(batch, eval_step(batch))  # reads the logits, so it waits for the device
             timer.step_done(counted)

@@ -1,62 +1,47 @@
 """Checkpoints: a folder per checkpoint, complete or absent, that holds logical tables and not the model's variables.
 
     <directory>/step-000000123/
-        table.<name>.npz    the weights and optimizer slots of one embedding table
-        dense.npz           everything else
-        manifest.json       what the files hold, their sizes and checksums; written last
+        table.<name>.npz                            the weights and optimizer slots of one embedding table
+        table.<name>+r<rows>.c<columns>.npz         the same of a part of one, written by its owner
+        dense.npz                                   everything else
+        manifest.json                               what the files hold, their sizes and checksums; written last
 
-A folder is written under a hidden name and renamed when it is complete and on the disk. The manifest lists a table as
-pieces of rows, so that several owners may write one table.
+A folder is written under a hidden name and renamed when it is complete and on the disk. The ranks of a run write and
+read together; which part of which table a rank holds may differ from one run to the next.
 """
 
 import contextlib
 import dataclasses
-import errno
-import fcntl
+import itertools
 import json
 import os
 import pathlib
-import shutil
-import time
-from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from data.errors import InputError
-from trainer.checkpoint_arrays import (
-    ArraySpecs,
-    array_specs,
-    check_npz,
-    read_array,
-    read_blocks,
-    rows_per_block,
-    safe_name,
-    write_npz,
+from trainer.checkpoint_arrays import ArraySpecs, array_specs, check_npz, read_array, write_npz
+from trainer.checkpoint_folders import NewFolder, checkpoints, delete_old, new_folder
+from trainer.checkpoint_manifest import (
+    MANIFEST,
+    OPTIMIZER_PREFIX,
+    Manifest,
+    Piece,
+    Rectangle,
+    TableRecord,
+    flaw_of_cover,
+    table_columns,
 )
-from trainer.checkpoint_manifest import MANIFEST, OPTIMIZER_PREFIX, Manifest, Piece, TableRecord
+from trainer.checkpoint_tables import Table, check_pieces, read_pieces, rectangle, write_pieces
 
-__all__ = ["OPTIMIZER_PREFIX", "Manifest", "State", "Table", "latest", "restore", "save"]
+if TYPE_CHECKING:
+    from trainer.distributed import SingleProcess
 
+__all__ = ["OPTIMIZER_PREFIX", "Manifest", "State", "Table", "check_shared", "latest", "restore", "save"]
 
-class Table(Protocol):
-    """One logical embedding table with its optimizer slots, wherever its rows are kept.
-
-    Attributes:
-      name: any text, unique in the model.
-      rows: number of rows of every array.
-      arrays: array name ("weights", "rms", "last_step", ...) -> (shape of one row, dtype).
-    """
-
-    name: str
-    rows: int
-    arrays: Mapping[str, tuple[tuple[int, ...], np.dtype]]
-
-    def read(self, array: str, start: int, stop: int) -> np.ndarray:
-        """Rows start..stop, of shape (stop - start, *row shape)."""
-
-    def write(self, array: str, start: int, stop: int, values: np.ndarray) -> None:
-        """Replaces rows start..stop."""
+T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,9 +50,9 @@ class State:
 
     Attributes:
       step: training steps done.
-      tables: the embedding tables.
-      dense: every other variable, by name; optimizer state under OPTIMIZER_PREFIX.
-      scalars: what JSON can hold, such as what the position in the data depends on.
+      tables: the embedding tables or, on one of several ranks, the parts of them that it is to write.
+      dense: every other variable, by name; optimizer state under OPTIMIZER_PREFIX. Rank 0's is saved.
+      scalars: what JSON can hold, such as what the position in the data depends on. Rank 0's are saved.
       spec_digest: `FeatureSpec.digest()` of the model.
     """
 
@@ -79,58 +64,87 @@ class State:
 
 
 def save(
-    directory: str | os.PathLike, state: State, *, keep: int = 2, run_id: str, row_block: int | None = None
+    directory: str | os.PathLike,
+    state: State,
+    *,
+    keep: int = 2,
+    run_id: str,
+    row_block: int | None = None,
+    comm: "SingleProcess | None" = None,
 ) -> pathlib.Path:
-    """Writes a checkpoint, then deletes all but the newest `keep` of the same run. Called by one process of a run.
+    """Writes a checkpoint, then deletes all but the newest `keep` of the same run. All ranks of a run call it.
 
     A process that is killed at any moment leaves the checkpoints that were complete; the next save removes its rest.
     A checkpoint of this run and step is replaced. Where another run has the step, the folder's name ends in the run_id.
 
     Args:
-      directory: where the checkpoints are; made if absent. Several runs may share it.
+      directory: where the checkpoints are; made if absent. Several runs may share it. Ranks other than 0 need to see it
+        only if they have tables to write.
       keep: checkpoints to keep, at least 1.
-      run_id: the run; checkpoints of other runs are left alone.
+      run_id: the run; checkpoints of other runs are left alone. Rank 0's counts.
       row_block: rows of a table in memory at a time; by default what fits in 4 MiB.
+      comm: the ranks, who together hold every table once; None is one process.
 
     Returns:
       The checkpoint's folder.
 
     Raises:
-      InputError: the folder cannot be written (disk full, no permission); nothing half-written is left.
+      InputError: on every rank, if one of them cannot write (disk full, no permission, another file system); nothing
+        half-written is left.
     """
     if keep < 1:
         raise InputError(f"checkpoints to keep: {keep}; at least 1 is needed")
-    names = [table.name for table in state.tables]
-    if len(set(names)) < len(names):
-        raise ValueError(f"two tables of one name in {names}")
     json.dumps(state.scalars)  # raises before anything is written
+    ranks = _Ranks(comm)
+    tables = _gather_tables(ranks, state.tables)
+    for name, (rows, arrays, rectangles) in tables.items():
+        flaw = flaw_of_cover(rectangles, rows, table_columns(arrays))
+        if flaw is not None:
+            raise ValueError(f"table {name!r} of {rows} rows is not held exactly once: {flaw}")
     directory = pathlib.Path(directory)
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        with _writers_lock(directory):
-            present = _checkpoints(directory, skip_damaged=True)
-            # A clock that was set back must not make the newest checkpoint the first to be deleted.
-            created = max([time.time_ns(), *(other.created + 1 for other in present)])
-            target = _target(directory, state.step, run_id, present)
-            partial = _hidden(target, created)
-            try:
-                partial.mkdir()
-                _write_folder(partial, state, created, run_id, row_block)
-                if target.exists():
-                    # Still a checkpoint by its name and content, until the new one is in place and it is deleted below.
-                    os.rename(target, target.with_name(f"{target.name}.replaced-{created}"))
-                os.rename(partial, target)
-                _sync_folder(directory)
-            except BaseException:
-                shutil.rmtree(partial, ignore_errors=True)
-                raise
-            _delete_old(directory, run_id, keep)
-    except OSError as error:
-        raise InputError(
-            f"{error.filename or directory}: cannot write the checkpoint of step {state.step}: "
-            f"{error.strerror or error}: free disk space, or name a writable --model_dir"
-        ) from error
-    return target
+    with contextlib.ExitStack() as stack:
+
+        @_input_errors(directory, state.step)
+        def begin() -> NewFolder:
+            return stack.enter_context(new_folder(directory, state.step, run_id))
+
+        new = ranks.from_rank_0(begin)
+
+        @_input_errors(directory, state.step)
+        def write() -> list[tuple[str, Piece]]:
+            if not state.tables:
+                return []
+            check_shared(new.path, ranks.rank)
+            return write_pieces(new.path, state.tables, row_block)
+
+        pieces = list(itertools.chain.from_iterable(ranks.gather(ranks.agree(write))))
+
+        @_input_errors(directory, state.step)
+        def commit() -> pathlib.Path:
+            dense = {name: np.asarray(values) for name, values in state.dense.items()}
+            manifest = Manifest(
+                path=new.path,
+                step=state.step,
+                created=new.created,
+                run_id=run_id,
+                spec_digest=state.spec_digest,
+                scalars=state.scalars,
+                tables={
+                    name: TableRecord(rows, arrays, tuple(piece for owner, piece in pieces if owner == name))
+                    for name, (rows, arrays, _) in tables.items()
+                },
+                dense={name: (values.shape, values.dtype) for name, values in dense.items()},
+                dense_file=write_npz(
+                    new.path / "dense.npz",
+                    ((name, values.shape, values.dtype, [values]) for name, values in dense.items()),
+                ),
+            )
+            manifest.write(new.path / MANIFEST)
+            new.put_in_place()
+            delete_old(directory, run_id, keep)
+            return new.target
+
+        return ranks.from_rank_0(commit)
 
 
 def latest(directory: str | os.PathLike) -> Manifest | None:
@@ -139,7 +153,7 @@ def latest(directory: str | os.PathLike) -> Manifest | None:
     Raises:
       InputError: a manifest is damaged or of another format.
     """
-    return max(_checkpoints(pathlib.Path(directory)), key=lambda manifest: manifest.created, default=None)
+    return max(checkpoints(pathlib.Path(directory)), key=lambda manifest: manifest.created, default=None)
 
 
 def restore(
@@ -150,157 +164,128 @@ def restore(
     spec_digest: str,
     partial: bool = False,
     row_block: int | None = None,
+    comm: "SingleProcess | None" = None,
 ) -> tuple[dict[str, np.ndarray], dict[str, Any], int]:
-    """Reads a checkpoint into `tables`, in blocks of rows.
+    """Reads a checkpoint into `tables`, in blocks of rows. All ranks of a run call it.
 
     Everything but the values is checked before the first row is written; the values' checksums while they are read, so
     tables are to be discarded if it raises.
 
     Args:
-      checkpoint: a manifest, or the folder.
-      tables: where the tables go: all of the checkpoint's, through `Table.write`.
-      dense: name -> (shape, dtype) of the other variables.
+      checkpoint: a manifest, or the folder. Rank 0's counts; the others need to see it only if they have tables.
+      tables: where the tables go, through `Table.write`: those of all ranks together are all of the checkpoint's, whole
+        or in part.
+      dense: name -> (shape, dtype) of the other variables. Rank 0 alone reads them.
       spec_digest: `FeatureSpec.digest()` of the model.
       partial: the tables may have fewer arrays than the checkpoint, and `dense` may lack names of OPTIMIZER_PREFIX
         (evaluation needs no optimizer slots).
       row_block: as in `save`.
+      comm: the ranks; None is one process.
 
     Returns:
-      The dense arrays, the scalars (as JSON keeps them: a tuple is a list), the step.
+      The dense arrays (none on ranks other than 0), the scalars (as JSON keeps them: a tuple is a list), the step.
 
     Raises:
-      InputError: the checkpoint is of another model, specification, optimizer or format, or a file is missing or
-        damaged. The message has both values, or the file.
+      InputError: on every rank, if the checkpoint is of another model, specification, optimizer or format, or a file
+        that one of them reads is missing or damaged. The message has both values, or the file.
     """
-    manifest = checkpoint if isinstance(checkpoint, Manifest) else Manifest.read(checkpoint)
-    dense = array_specs(dense)
-    manifest.check({table.name: (table.rows, table.arrays) for table in tables}, dense, spec_digest, partial=partial)
-    for table in tables:
-        for piece in manifest.tables[table.name].pieces:
-            check_npz(manifest.path, piece.file, _stored(table, piece))
-    check_npz(manifest.path, manifest.dense_file, dense)
+    ranks = _Ranks(comm)
+    dense = array_specs(dense) if ranks.rank == 0 else {}
+    wanted = {name: (rows, arrays) for name, (rows, arrays, _) in _gather_tables(ranks, tables).items()}
 
-    # Dense first: small, and damage there is found before any table is touched.
-    values = {
-        name: read_array(manifest.path, manifest.dense_file, name, shape, dtype)
-        for name, (shape, dtype) in dense.items()
-    }
-    for table in tables:
-        for piece in manifest.tables[table.name].pieces:
-            for array, (shape, dtype) in _stored(table, piece).items():
-                block = row_block or rows_per_block(shape[1:], dtype)
-                for first, rows in read_blocks(manifest.path, piece.file, array, shape, dtype, block):
-                    start = piece.start + first
-                    table.write(array, start, start + len(rows), rows)
-    return values, dict(manifest.scalars), manifest.step
+    def choose() -> Manifest:
+        manifest = checkpoint if isinstance(checkpoint, Manifest) else Manifest.read(checkpoint)
+        manifest.check(wanted, dense, spec_digest, partial=partial)
+        return manifest
 
+    manifest = ranks.from_rank_0(choose)
 
-def _write_folder(folder: pathlib.Path, state: State, created: int, run_id: str, row_block: int | None) -> None:
-    tables = {}
-    for table in state.tables:
-        piece = _write_piece(folder / f"table.{safe_name(table.name)}.npz", table, 0, table.rows, row_block)
-        tables[table.name] = TableRecord(table.rows, table.arrays, (piece,))
-    dense = {name: np.asarray(values) for name, values in state.dense.items()}
-    manifest = Manifest(
-        path=folder,
-        step=state.step,
-        created=created,
-        run_id=run_id,
-        spec_digest=state.spec_digest,
-        scalars=state.scalars,
-        tables=tables,
-        dense={name: (values.shape, values.dtype) for name, values in dense.items()},
-        dense_file=write_npz(
-            folder / "dense.npz", ((name, values.shape, values.dtype, [values]) for name, values in dense.items())
-        ),
-    )
-    manifest.write(folder / MANIFEST)
-    _sync_folder(folder)
+    def check_files() -> None:
+        if ranks.rank != 0 and tables:
+            _check_same(manifest, ranks.rank)
+        check_pieces(manifest, tables)
+        if ranks.rank == 0:
+            check_npz(manifest.path, manifest.dense_file, dense)
+
+    def read() -> dict[str, np.ndarray]:
+        # Dense first: small, and damage there is found before any table is touched.
+        values = {
+            name: read_array(manifest.path, manifest.dense_file, name, shape, dtype)
+            for name, (shape, dtype) in dense.items()
+        }
+        read_pieces(manifest, tables, row_block)
+        return values
+
+    ranks.agree(check_files)
+    return ranks.agree(read), dict(manifest.scalars), manifest.step
 
 
-def _write_piece(path: pathlib.Path, table: Table, start: int, stop: int, row_block: int | None) -> Piece:
-    def blocks(array: str, block: int) -> Iterator[np.ndarray]:
-        for first in range(start, stop, block):
-            yield table.read(array, first, min(first + block, stop))
+def check_shared(folder: pathlib.Path, rank: int) -> None:
+    """Checks that a rank that holds parts of tables sees a folder that rank 0 sees.
 
-    contents = (
-        (array, (stop - start, *row_shape), dtype, blocks(array, row_block or rows_per_block(row_shape, dtype)))
-        for array, (row_shape, dtype) in array_specs(table.arrays).items()
-    )
-    return Piece(start, stop, write_npz(path, contents))
-
-
-def _stored(table: Table, piece: Piece) -> ArraySpecs:
-    """Name -> (shape, dtype), in the file of `piece`, of the arrays that `table` wants."""
-    rows = piece.stop - piece.start
-    return {array: ((rows, *shape), dtype) for array, (shape, dtype) in array_specs(table.arrays).items()}
+    Raises:
+      InputError: it does not.
+    """
+    if not folder.is_dir():
+        raise InputError(
+            f"{folder}: rank {rank} holds parts of tables and does not see this folder of rank 0: name a --model_dir "
+            "on a file system that all ranks share, or keep all tables on every rank by --embedding_parallelism=data"
+        )
 
 
-def _checkpoints(directory: pathlib.Path, *, skip_damaged: bool = False) -> list[Manifest]:
-    found = []
-    for path in sorted(directory.glob(f"step-*/{MANIFEST}")):
-        try:
-            found.append(Manifest.read(path.parent))
-        except InputError:
-            # A run that prunes may delete a folder between the listing and the reading.
-            if not skip_damaged and path.exists():
-                raise
+class _Ranks:
+    """The ranks that save or restore together; one process where there is no communicator."""
+
+    def __init__(self, comm: "SingleProcess | None"):
+        self.rank = 0 if comm is None else comm.rank
+        self._comm = comm
+
+    def gather(self, value: T) -> list[T]:
+        """Each rank's value, by rank."""
+        return [value] if self._comm is None else self._comm.allgather_object(value)
+
+    def agree(self, action: Callable[[], T]) -> T:
+        """Runs an action on every rank; InputError on one of them becomes one on all."""
+        if self._comm is None:
+            return action()
+        from trainer.distributed import agree  # who has ranks has TensorFlow; one process of arrays does without
+
+        return agree(self._comm, action)
+
+    def from_rank_0(self, action: Callable[[], T]) -> T:
+        """Runs an action on rank 0; returns the result, or raises the InputError, on every rank."""
+        return self.gather(self.agree(action if self.rank == 0 else lambda: None))[0]
+
+
+def _gather_tables(ranks: _Ranks, tables: list[Table]) -> dict[str, tuple[int, ArraySpecs, list[Rectangle]]]:
+    """Name -> (rows, array specifications, the rectangles that are held somewhere) of the tables of all ranks."""
+    own = [(table.name, table.rows, array_specs(table.arrays), rectangle(table)) for table in tables]
+    found: dict[str, tuple[int, ArraySpecs, list[Rectangle]]] = {}
+    for name, rows, arrays, held in itertools.chain.from_iterable(ranks.gather(own)):
+        known = found.setdefault(name, (rows, arrays, []))
+        if known[:2] != (rows, arrays):
+            raise ValueError(f"table {name!r} is {(rows, arrays)} here and {known[:2]} there")
+        known[2].append(held)
     return found
 
 
-def _target(directory: pathlib.Path, step: int, run_id: str, present: list[Manifest]) -> pathlib.Path:
-    target = directory / f"step-{step:09d}"
-    mine = any(manifest.path == target and manifest.run_id == run_id for manifest in present)
-    return target if mine or not target.exists() else directory / f"{target.name}-{safe_name(run_id)}"
-
-
-def _delete_old(directory: pathlib.Path, run_id: str, keep: int) -> None:
-    mine = [manifest for manifest in _checkpoints(directory, skip_damaged=True) if manifest.run_id == run_id]
-    mine.sort(key=lambda manifest: manifest.created, reverse=True)
-    newest_of_step: dict[int, Manifest] = {}
-    for manifest in mine:
-        newest_of_step.setdefault(manifest.step, manifest)
-    kept = {manifest.path for manifest in list(newest_of_step.values())[:keep]}
-    for manifest in mine:
-        if manifest.path not in kept:
-            # Hidden first: a folder that is being emptied is no checkpoint.
-            hidden = _hidden(manifest.path, time.time_ns())
-            os.rename(manifest.path, hidden)
-            shutil.rmtree(hidden, ignore_errors=True)  # what a busy network file system keeps, the next save removes
-
-
-def _hidden(path: pathlib.Path, token: int) -> pathlib.Path:
-    return path.with_name(f".{path.name}.partial-{os.getpid()}-{token}")
-
-
 @contextlib.contextmanager
-def _writers_lock(directory: pathlib.Path) -> Iterator[None]:
-    """Removes the partial folders of dead writers, then marks this process as a living one.
-
-    Every writer holds a shared lock, which ends with its process however that ends, on whatever machine of a shared
-    file system. Who gets the lock exclusively knows that all partial folders are left-overs.
-    """
-    with contextlib.ExitStack() as stack:
-        try:
-            file = stack.enter_context(open(directory / ".lock", "a"))
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                pass
-            else:
-                for path in directory.glob(".step-*.partial-*"):
-                    shutil.rmtree(path, ignore_errors=True)
-            fcntl.flock(file, fcntl.LOCK_SH)
-        except OSError as error:
-            # A file system without locks: save all the same and remove nobody's folders.
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise
-        yield
-
-
-def _sync_folder(folder: pathlib.Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
+def _input_errors(directory: pathlib.Path, step: int) -> Iterator[None]:
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        yield
+    except OSError as error:
+        raise InputError(
+            f"{error.filename or directory}: cannot write the checkpoint of step {step}: {error.strerror or error}: "
+            "free disk space, or name a writable --model_dir"
+        ) from error
+
+
+def _check_same(manifest: Manifest, rank: int) -> None:
+    """Checks that the folder is that of rank 0: machines with disks of their own may have one of that name on each."""
+    check_shared(manifest.path, rank)
+    found = Manifest.read(manifest.path)
+    if (found.run_id, found.created) != (manifest.run_id, manifest.created):
+        raise InputError(
+            f"{manifest.path}: rank {rank} sees the checkpoint of run {found.run_id} there and rank 0 that of run "
+            f"{manifest.run_id}: name a --model_dir on a file system that all ranks share"
+        )

@@ -122,18 +122,31 @@ def read_array(folder: pathlib.Path, file: DataFile, name: str, shape: tuple[int
 
 
 def read_blocks(
-    folder: pathlib.Path, file: DataFile, name: str, shape: tuple[int, ...], dtype: np.dtype, row_block: int
+    folder: pathlib.Path,
+    file: DataFile,
+    name: str,
+    shape: tuple[int, ...],
+    dtype: np.dtype,
+    row_block: int,
+    *,
+    start: int = 0,
+    stop: int | None = None,
 ) -> Iterator[tuple[int, np.ndarray]]:
-    """Yields (first row, values of up to `row_block` rows). The checksum is compared with the last block.
+    """Yields (first row, values of up to `row_block` rows) for rows start..stop, by default all of them.
+
+    What lies before and behind is read as well: the checksum, which is compared at the end, is of the whole array.
 
     Raises:
       InputError: as `read_array`.
     """
+    stop = shape[0] if stop is None else stop
     with _open_array(folder, file, name, shape, dtype) as member:
-        for start in range(0, shape[0], row_block):
-            values = np.empty((min(row_block, shape[0] - start), *shape[1:]), dtype)
+        _skip(member, _nbytes((start, *shape[1:]), dtype))
+        for first in range(start, stop, row_block):
+            values = np.empty((min(row_block, stop - first), *shape[1:]), dtype)
             _fill(member, values)
-            yield start, values
+            yield first, values
+        _skip(member, _nbytes((shape[0] - stop, *shape[1:]), dtype))
         _finish(member)
 
 
@@ -179,6 +192,14 @@ def _fill(member: zipfile.ZipExtFile, values: np.ndarray) -> None:
         block = view[start : start + BLOCK_BYTES]
         if member.readinto(block) != len(block):
             raise EOFError("it ends early")
+
+
+def _skip(member: zipfile.ZipExtFile, count: int) -> None:
+    while count:
+        skipped = len(member.read(min(count, BLOCK_BYTES)))
+        if not skipped:
+            raise EOFError("it ends early")
+        count -= skipped
 
 
 def _finish(member: zipfile.ZipExtFile) -> None:

@@ -2,27 +2,26 @@
 
 import dataclasses
 import os
-import re
 from collections.abc import Mapping
 from typing import Any
 
-from data.errors import InputError
-from trainer.affinity import MODES as AFFINITY_MODES
+from trainer import presets, setting_checks
 
 REFERENCE_BATCH_SIZE = 131072
 CPU_BATCH_SIZE = 4096
 
-DATASET_TYPES = ("parquet", "synthetic")
-MODEL_NAMES = ("wide_deep", "dlrm")
-LR_SCALINGS = ("none", "sqrt", "linear")
-COMBINERS = ("sum", "mean")
-AMP_DTYPES = ("float16", "bfloat16")
-TABLE_REDUCTIONS = ("auto", "gather", "allreduce")
-
 
 @dataclasses.dataclass(frozen=True)
 class DataConfig:
-    """Where the rows come from."""
+    """Where the rows come from.
+
+    Attributes:
+      synthetic_dataset_cardinalities, synthetic_dataset_hotness: rows of each table, and the most ids that a sample
+        looks up in it; one hotness may stand for all tables.
+      synthetic_dataset_power_law_exponent: how steeply the frequencies of ids fall; 0 for equal ones.
+      synthetic_dataset_pooling: how many ids a sample looks up: "any" for 0 to the hotness, with repeats; "distinct"
+        for 1 to the hotness, without; "fixed" for as many as the hotness, without.
+    """
 
     dataset_type: str = "parquet"
     dataset_path: str = "/outbrain/data"
@@ -30,24 +29,62 @@ class DataConfig:
     synthetic_rows: int = 1_000_000
     synthetic_seed: int = 0
     synthetic_cache_dir: str | None = None
+    synthetic_dataset_cardinalities: tuple[int, ...] | None = None
+    synthetic_dataset_hotness: tuple[int, ...] | None = None
+    synthetic_dataset_num_numerical_features: int | None = None
+    synthetic_dataset_power_law_exponent: float | None = None
+    synthetic_dataset_pooling: str = "any"
+    synthetic_feature_spec: str | None = None
     data_shards: int = 96
     shuffle_buffer_rows: int = 524_288
 
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
-    """Which model, of what shape."""
+    """Which model, of what shape.
+
+    Attributes:
+      embedding_dim: one for all categorical features, or one for each.
+      bottom_mlp_dims, top_mlp_dims: sizes of the layers without that of the input.
+    """
 
     model: str = "wide_deep"
     embedding_sizes_file: str = "data/outbrain/embedding_sizes.json"
     deep_hidden_units: tuple[int, ...] = (1024,) * 5
     deep_dropout: float = 0.1
+    embedding_dim: tuple[int, ...] = (128,)
+    bottom_mlp_dims: tuple[int, ...] = (512, 256, 128)
+    top_mlp_dims: tuple[int, ...] = (1024, 1024, 512, 256, 1)
+    interaction: str = "dot"
+    self_interaction: bool = False
+    num_cross_layers: int = 3
+    cross_layer_projection_dim: int = 512
     combiner: str = "sum"
 
 
 @dataclasses.dataclass(frozen=True)
+class EmbeddingsConfig:
+    """How embedding tables are placed on ranks.
+
+    Attributes:
+      column_slice_threshold, row_slice_threshold: tables of more weights (rows x dimension) are cut by columns or by
+        rows.
+      data_parallel_threshold: tables of this many weights or fewer are held by every rank; None leaves it to the
+        planner, 0 allows none.
+    """
+
+    embedding_parallelism: str = "data"
+    column_slice_threshold: int | None = None
+    row_slice_threshold: int | None = None
+    data_parallel_threshold: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
 class TrainingConfig:
-    """How long and how fast it learns. Batch sizes are over all ranks."""
+    """How long and how fast it learns. Batch sizes are over all ranks.
+
+    The rates and schedules: those of Wide & Deep, and from `optimizer` to `decay_steps` those of the other models.
+    """
 
     global_batch_size: int = REFERENCE_BATCH_SIZE
     eval_batch_size: int = REFERENCE_BATCH_SIZE
@@ -59,14 +96,14 @@ class TrainingConfig:
     deep_warmup_epochs: float = 6.0
     deep_warmup_steps: int | None = None
     deep_decay_step: int | None = None
+    optimizer: str = "sgd"
+    learning_rate: float = 24.0
+    warmup_steps: int = 8000
+    decay_start_step: int = 48000
+    decay_steps: int = 24000
     lr_scaling: str = "none"
     checkpoint_every_steps: int | None = None
     log_every_steps: int = 100
-
-    def learning_rate_factor(self) -> float:
-        """What --lr_scaling multiplies both rates by, from the batch size and that of the stated rates."""
-        ratio = self.global_batch_size / REFERENCE_BATCH_SIZE
-        return {"none": 1.0, "sqrt": ratio**0.5, "linear": ratio}[self.lr_scaling]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,6 +128,7 @@ class DeviceConfig:
 class ModeConfig:
     """Train, evaluate or benchmark."""
 
+    preset: str | None = None
     evaluate: bool = False
     benchmark: bool = False
     benchmark_warmup_steps: int = 500
@@ -113,12 +151,16 @@ class OutputConfig:
 class RunConfig:
     """A whole run.
 
+    The fields' defaults are Wide & Deep's, and DLRM's where only it and DCNv2 have the setting. `from_flat` knows those
+    of each model and of the presets.
+
     Attributes:
-      given: names of the settings that the user stated; only others may fall back.
+      given: names of the settings that the user stated, or that a preset stated for them; only others may fall back.
     """
 
     data: DataConfig = DataConfig()
     model: ModelConfig = ModelConfig()
+    embeddings: EmbeddingsConfig = EmbeddingsConfig()
     training: TrainingConfig = TrainingConfig()
     device: DeviceConfig = DeviceConfig()
     mode: ModeConfig = ModeConfig()
@@ -126,24 +168,42 @@ class RunConfig:
     given: frozenset[str] = frozenset()
 
     def __post_init__(self):
-        _validate(self)
+        setting_checks.check(self.flat(), self.given)
 
     def flat(self) -> dict[str, Any]:
         """All settings by their flag's name."""
         settings: dict[str, Any] = {}
-        for part in (self.data, self.model, self.training, self.device, self.mode, self.output):
+        for part in (self.data, self.model, self.embeddings, self.training, self.device, self.mode, self.output):
             settings.update(dataclasses.asdict(part))
         return settings
 
     @classmethod
     def from_flat(cls, settings: Mapping[str, Any], given: frozenset[str] = frozenset()) -> "RunConfig":
-        """The inverse of `flat`; settings that are not there keep their defaults."""
+        """The inverse of `flat`.
+
+        Settings that are not there are those of the preset, then of the model, then of the fields. What the preset
+        states counts as given.
+        """
+        completed, from_preset = presets.complete(settings)
         parts = {}
         for field in dataclasses.fields(cls):
             if field.name != "given":
                 names = {inner.name for inner in dataclasses.fields(field.default)}
-                parts[field.name] = type(field.default)(**{k: v for k, v in settings.items() if k in names})
-        return cls(**parts, given=given)
+                parts[field.name] = type(field.default)(**{k: v for k, v in completed.items() if k in names})
+        return cls(**parts, given=given | from_preset)
+
+    def learning_rate_factor(self) -> float:
+        """What --lr_scaling multiplies rates by: the batch size against that of the model's or preset's own rates."""
+        own, _ = presets.complete({"model": self.model.model, "preset": self.mode.preset})
+        ratio = self.training.global_batch_size / own.get("global_batch_size", REFERENCE_BATCH_SIZE)
+        return {"none": 1.0, "sqrt": ratio**0.5, "linear": ratio}[self.training.lr_scaling]
+
+    @property
+    def learning_rate_flags(self) -> str:
+        """The flags of the model's learning rates, for messages."""
+        return (
+            "--deep_learning_rate and --linear_learning_rate" if self.model.model == "wide_deep" else "--learning_rate"
+        )
 
 
 def fall_back_directories(config: RunConfig) -> tuple[RunConfig, tuple[str, ...]]:
@@ -179,68 +239,3 @@ def fall_back_batch_sizes(config: RunConfig, *, has_gpu: bool) -> tuple[RunConfi
     changes = {} if has_gpu else {name: CPU_BATCH_SIZE for name in names if name not in config.given}
     notes = tuple(f"{name} {size} (no GPU)" for name, size in changes.items())
     return dataclasses.replace(config, training=dataclasses.replace(config.training, **changes)), notes
-
-
-def _validate(config: RunConfig) -> None:
-    settings = config.flat()
-
-    def refuse(name: str, need: str) -> None:
-        raise InputError(f"--{name} must be {need}, got {settings[name]!r}")
-
-    choices = {
-        "dataset_type": DATASET_TYPES,
-        "model": MODEL_NAMES,
-        "lr_scaling": LR_SCALINGS,
-        "combiner": COMBINERS,
-        "amp_dtype": AMP_DTYPES,
-        "affinity": AFFINITY_MODES,
-        "table_reduction": TABLE_REDUCTIONS,
-    }
-    for name, allowed in choices.items():
-        if settings[name] not in allowed:
-            refuse(name, f"one of {', '.join(allowed)}")
-    at_least = {
-        "synthetic_rows": 1,
-        "data_shards": 1,
-        "shuffle_buffer_rows": 1,
-        "global_batch_size": 1,
-        "eval_batch_size": 1,
-        "num_epochs": 1,
-        "max_steps": 1,
-        "deep_warmup_epochs": 0,
-        "deep_warmup_steps": 0,
-        "deep_decay_step": 0,
-        "checkpoint_every_steps": 1,
-        "log_every_steps": 1,
-        "intra_op_threads": 1,
-        "benchmark_warmup_steps": 0,
-        "benchmark_steps": 1,
-        "num_auc_thresholds": 1,
-    }
-    for name, lowest in at_least.items():
-        if settings[name] is not None and not settings[name] >= lowest:
-            refuse(name, f"at least {lowest}")
-    for name in ("linear_learning_rate", "deep_learning_rate"):
-        if not 0 < settings[name] < float("inf"):
-            refuse(name, "a finite number above 0")
-    if settings["deep_warmup_epochs"] == float("inf"):
-        refuse("deep_warmup_epochs", "finite")
-    for name in ("seed", "synthetic_seed"):
-        if not 0 <= settings[name] < 2**31:
-            refuse(name, "from 0 to 2147483647")
-    if not 0 <= settings["deep_dropout"] <= 0.9999:
-        refuse("deep_dropout", "from 0 to 0.9999")
-    if not settings["deep_hidden_units"] or min(settings["deep_hidden_units"]) < 1:
-        refuse("deep_hidden_units", "a comma-separated list of positive sizes")
-    # The log shares its folder with the record and the ranks' output, and must not be written over by them.
-    log = os.path.normpath(settings["log_filename"])  # "." for an empty one
-    if log in (".", "..", "result.json") or re.fullmatch(r"rank-\d+\.log", log):
-        refuse("log_filename", "a file name other than result.json and rank-N.log")
-    mode = config.mode
-    if mode.benchmark and mode.benchmark_warmup_steps >= mode.benchmark_steps:
-        raise InputError(
-            f"--benchmark_warmup_steps {mode.benchmark_warmup_steps} leaves nothing to measure of --benchmark_steps "
-            f"{mode.benchmark_steps}, which counts the warm-up: lower the first or raise the second"
-        )
-    if config.model.model == "dlrm":
-        raise InputError("--model dlrm is not part of this version; use --model wide_deep")

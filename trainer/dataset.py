@@ -5,7 +5,12 @@ from collections.abc import Mapping
 from data import filesystem, synthetic
 from data.errors import InputError
 from data.feature_spec import FeatureSpec
-from trainer.config import RunConfig
+from data.flat_spec import flat_spec
+from data.id_draw import DEFAULT_DRAW, IdDraw
+from trainer.config import DataConfig, RunConfig
+
+# Of generated tables without names, as in the Criteo data.
+DEFAULT_NUM_NUMERICAL = 13
 
 
 def open_spec(config: RunConfig) -> FeatureSpec:
@@ -18,7 +23,11 @@ def open_spec(config: RunConfig) -> FeatureSpec:
     if data.dataset_type == "synthetic":
         return FeatureSpec.from_yaml(
             synthetic.cached_dataset(
-                rows=data.synthetic_rows, seed=data.synthetic_seed, cache_dir=data.synthetic_cache_dir
+                rows=data.synthetic_rows,
+                seed=data.synthetic_seed,
+                spec=_features_to_generate(data),
+                cache_dir=data.synthetic_cache_dir,
+                draw=_id_draw(data),
             )
         )
     path = filesystem.join(data.dataset_path, data.fspec_file)
@@ -43,3 +52,19 @@ def open_spec(config: RunConfig) -> FeatureSpec:
                     "metadata.teacher; take it out of the specification of other data"
                 )
     return spec
+
+
+def _features_to_generate(data: DataConfig) -> FeatureSpec | None:
+    """The features that the flags describe; None for Outbrain's."""
+    if data.synthetic_feature_spec is not None:
+        return FeatureSpec.from_yaml(data.synthetic_feature_spec)
+    tables, numericals = data.synthetic_dataset_cardinalities, data.synthetic_dataset_num_numerical_features
+    if tables is None:
+        return None
+    hotness = data.synthetic_dataset_hotness or (1,)
+    return flat_spec(tables, hotness, DEFAULT_NUM_NUMERICAL if numericals is None else numericals)
+
+
+def _id_draw(data: DataConfig) -> IdDraw:
+    exponent = data.synthetic_dataset_power_law_exponent
+    return IdDraw(DEFAULT_DRAW.exponent if exponent is None else exponent, data.synthetic_dataset_pooling)

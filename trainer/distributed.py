@@ -29,18 +29,24 @@ _LAUNCHER_SIZES = ("HOROVOD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 _LOST_RANK = re.compile(r"Horovod has been shut down|gloo/transport/|remote process exited")
 
 
+_BROADCAST_BYTES = 16 << 20  # of a variable at a time
+
+
 class WireCounter:
     """Bytes that this rank handed to collectives, counted where they are called."""
 
     def __init__(self):
-        self._parts: list[tf.Tensor] = []
+        self._parts: dict[str, list[tf.Tensor]] = {}
 
-    def add(self, tensor: tf.Tensor) -> None:
-        self._parts.append(tf.size(tensor, out_type=tf.int64) * tensor.dtype.size)
+    def add(self, collective: str, tensor: tf.Tensor) -> None:
+        self._parts.setdefault(collective, []).append(tf.size(tensor, out_type=tf.int64) * tensor.dtype.size)
 
-    def total(self) -> tf.Tensor:
-        """Scalar int64."""
-        return tf.add_n(self._parts) if self._parts else tf.zeros((), tf.int64)
+    def total(self, collective: str | None = None) -> tf.Tensor:
+        """Scalar int64, of one kind of collective or of all."""
+        parts = [
+            part for name, parts in self._parts.items() if collective is None or name == collective for part in parts
+        ]
+        return tf.add_n(parts) if parts else tf.zeros((), tf.int64)
 
 
 @dataclasses.dataclass
@@ -76,6 +82,15 @@ class SingleProcess:
         """The ranks' tensors one below the other, in rank order; first dimensions may differ."""
         del name
         return tensor
+
+    def alltoall(self, parts: Sequence[tf.Tensor], *, name: str) -> list[tf.Tensor]:
+        """Sends parts[r] to rank r and returns what each rank sent here, by rank.
+
+        Args:
+          parts: one 1-D tensor of any length for each rank, all of one dtype. The own one does not travel.
+        """
+        del name
+        return list(parts)
 
     def broadcast_variables(self, variables: Sequence[tf.Variable]) -> None:
         """Overwrites the variables of every rank with those of rank 0."""
@@ -121,15 +136,35 @@ class HorovodRanks(SingleProcess):
         self._hvd = hvd
 
     def allreduce(self, tensors: Sequence[tf.Tensor], *, name: str) -> list[tf.Tensor]:
-        self._count(tensors)
+        self._count("allreduce", tensors)
         return self._hvd.grouped_allreduce(list(tensors), op=self._hvd.Sum, name=name)
 
     def allgather(self, tensor: tf.Tensor, *, name: str) -> tf.Tensor:
-        self._count([tensor])
+        self._count("allgather", [tensor])
         return self._hvd.allgather(tensor, name=name)
 
+    def alltoall(self, parts: Sequence[tf.Tensor], *, name: str) -> list[tf.Tensor]:
+        away = [part[:0] if rank == self.rank else part for rank, part in enumerate(parts)]
+        payload = tf.concat(away, axis=0)
+        self._count("alltoall", [payload])
+        received, sizes = self._hvd.alltoall(payload, splits=tf.stack([tf.size(part) for part in away]), name=name)
+        found = tf.split(received, sizes, num=self.size)
+        found[self.rank] = parts[self.rank]
+        return found
+
     def broadcast_variables(self, variables: Sequence[tf.Variable]) -> None:
-        self._hvd.broadcast_variables(variables, root_rank=0)
+        large = [v for v in variables if v.shape.rank and v.shape.num_elements() * v.dtype.size > _BROADCAST_BYTES]
+        names = {id(variable) for variable in large}
+        self._hvd.broadcast_variables([v for v in variables if id(v) not in names], root_rank=0)
+        # A broadcast makes two copies of what it sends: of a large table they are made of some rows at a time.
+        for variable in large:
+            rows = variable.shape[0]
+            block = max(1, _BROADCAST_BYTES * rows // (variable.shape.num_elements() * variable.dtype.size))
+            for start in range(0, rows, block):
+                part = tf.range(start, min(start + block, rows))
+                values = self._hvd.broadcast(tf.gather(variable, part), root_rank=0, name="table_rows")
+                if self.rank != 0:
+                    variable.scatter_update(tf.IndexedSlices(values, part))
 
     def allreduce_sum(self, array: np.ndarray) -> np.ndarray:
         return self._hvd.allreduce(tf.constant(array), op=self._hvd.Sum, name="host_sum").numpy()
@@ -153,10 +188,10 @@ class HorovodRanks(SingleProcess):
     def shutdown(self) -> None:
         self._hvd.shutdown()
 
-    def _count(self, tensors: Sequence[tf.Tensor]) -> None:
+    def _count(self, collective: str, tensors: Sequence[tf.Tensor]) -> None:
         if self._counter is not None:
             for tensor in tensors:
-                self._counter.add(tensor)
+                self._counter.add(collective, tensor)
 
 
 def connect(environ: Mapping[str, str] | None = None) -> SingleProcess:

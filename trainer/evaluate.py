@@ -1,12 +1,14 @@
 """Evaluation: every row of the evaluation source scored once, and the figures over all ranks."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+import itertools
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import tensorflow as tf
 
-from data.input_pipeline import ParquetInput
+from data.errors import InputError
+from data.input_pipeline import BatchStream, ParquetInput, blank_batch
 from trainer.distributed import SingleProcess, agree
 from trainer.metrics import AucState, LossState, MapState
 
@@ -88,6 +90,7 @@ def evaluate(
     *,
     global_batch_size: int,
     with_map: bool,
+    together: bool = False,
 ) -> Figures:
     """Scores every row once.
 
@@ -97,19 +100,42 @@ def evaluate(
       comm: the ranks, each of which scores its part.
       global_batch_size: rows of a batch over all ranks.
       with_map: whether to rank displays.
+      together: `eval_step` is a collective, which all ranks must call equally often.
     """
     in_order = with_map and displays_are_sorted(rows, comm)
 
     def score() -> tuple[Scoreboard, dict[str, int]]:
         board = Scoreboard(with_map=with_map, sorted_by_display=in_order)
         with rows.eval_stream(global_batch_size=global_batch_size, rank=comm.rank, world_size=comm.size) as stream:
-            for batch in stream:
+            batches = scored_batches(stream, stream.steps_per_epoch, together=True) if together else stream
+            for batch in batches:
                 board.update(batch, eval_step(batch))
         return board, stream.counts["ids_cut"]
 
-    # No rank talks to another while it scores, so bad values on one of them can wait until all have finished.
+    # Bad values on one rank wait until all have finished.
     board, ids_cut = agree(comm, score)
     return dataclasses.replace(board.compute(comm), ids_cut=sum_counts(ids_cut, comm))
+
+
+def scored_batches(stream: BatchStream, steps: int, *, together: bool) -> Iterator[dict[str, tf.Tensor]]:
+    """The first `steps` batches of an evaluation stream.
+
+    Args:
+      together: other ranks wait for this one in every step. Where the stream fails it yields blank batches, whose rows
+        are masked, for the steps that remain, and only then raises what the stream raised.
+    """
+    if not together:
+        yield from itertools.islice(stream, steps)
+        return
+    batches, failed = iter(stream), None
+    for _ in range(steps):
+        try:
+            batch = blank_batch(stream) if failed else next(batches)
+        except InputError as error:
+            batch, failed = blank_batch(stream), error
+        yield batch
+    if failed:
+        raise failed
 
 
 def sum_counts(counts: Mapping[str, int], comm: SingleProcess) -> dict[str, int]:

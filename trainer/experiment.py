@@ -9,14 +9,22 @@ from collections.abc import Callable, Mapping
 from data.feature_spec import TEST, TRAIN, FeatureSpec
 from data.input_pipeline import BatchStream, ParquetInput
 from data.row_plan import shard_strata
-from models.wide_deep import WideDeep
+from models.click_model import ClickModel
 from trainer import benchmark, machine
 from trainer.announcement import first_line
-from trainer.assembly import check_memory, make_model, make_state, make_step
+from trainer.assembly import (
+    describe_placement,
+    make_model,
+    make_state,
+    make_step,
+    place_tables,
+    predicted_alltoall_bytes,
+)
 from trainer.config import RunConfig
 from trainer.dataset import open_spec
 from trainer.distributed import SingleProcess, agree
 from trainer.evaluate import Figures, Scoreboard, displays_are_sorted, evaluate, sum_counts
+from trainer.placed_tables import Placement
 from trainer.records import Identity, Record, render_table
 from trainer.resume import Checkpoints, data_position
 from trainer.runtime import Surroundings
@@ -30,13 +38,20 @@ class Experiment:
     """A configuration on a rank, ready to train, evaluate or be benchmarked. Made by `open`."""
 
     def __init__(
-        self, config: RunConfig, comm: SingleProcess, surroundings: Surroundings, spec: FeatureSpec, environment: dict
+        self,
+        config: RunConfig,
+        comm: SingleProcess,
+        surroundings: Surroundings,
+        spec: FeatureSpec,
+        environment: dict,
+        placement: Placement,
     ):
         self._config = config
         self._comm = comm
         self._surroundings = surroundings
         self._spec = spec
         self._environment = environment
+        self._placement = placement
 
     @classmethod
     def open(cls, config: RunConfig, comm: SingleProcess, surroundings: Surroundings) -> "Experiment":
@@ -55,8 +70,12 @@ class Experiment:
             comm, lambda: shard_strata(config.training.global_batch_size, config.data.data_shards, comm.rank, comm.size)
         )
         spec = agree(comm, lambda: open_spec(config))
-        agree(comm, lambda: check_memory(config, spec, comm, environment["memory_bytes"]))
-        return cls(config, comm, surroundings, spec, environment)
+        # On a GPU the tables are in its memory, which nobody asks how much it has.
+        memory = None if surroundings.device.has_gpu else machine.read_available_memory_bytes()
+        placement = place_tables(config, spec, comm, memory)
+        if comm.rank == 0 and not placement.is_replicated:
+            print(describe_placement(config, comm, spec, placement), flush=True)
+        return cls(config, comm, surroundings, spec, environment, placement)
 
     # The four things a run can be.
 
@@ -64,11 +83,11 @@ class Experiment:
         """Trains, evaluating and saving on the way."""
         config, comm = self._config, self._comm
         train_rows, eval_rows = self._rows(TRAIN), self._rows(TEST)
-        state = make_state(config, self._model())
+        state = make_state(config, self._model(), comm.rank)
         checkpoints, position = self._checkpoints(), data_position(config, train_rows)
-        checkpoints.check_writable()
+        checkpoints.check_writable(by_every_rank=state.model.embeddings.is_sharded)
         first_step = checkpoints.resume(state, position) if config.mode.use_checkpoint else 0
-        comm.broadcast_variables(state.variables())
+        comm.broadcast_variables(state.replicated_variables())
         eval_step = make_eval_step(state.model, xla=config.device.xla)
         stop = StopSignal()
         with stop, self._train_stream(train_rows, first_step) as stream:
@@ -88,9 +107,10 @@ class Experiment:
                     steps_per_epoch=epoch,
                     log_every_steps=config.training.log_every_steps,
                     checkpoint_every_steps=config.training.checkpoint_every_steps,
-                    evaluate=lambda: self._evaluate(eval_rows, eval_step),
+                    evaluate=lambda: self._evaluate(eval_rows, state.model, eval_step),
                     save=lambda step: checkpoints.save(state, step, position),
                     stop_requested=stop.requested,
+                    learning_rate_flags=config.learning_rate_flags,
                     writer=writer,
                 )
                 samples_per_sec = (
@@ -127,7 +147,7 @@ class Experiment:
         model = self._model_to_evaluate()
         with self._writer(None) as writer:
             writer.write_parameters(self._config.flat())
-            figures = self._evaluate(eval_rows, make_eval_step(model, xla=self._config.device.xla))
+            figures = self._evaluate(eval_rows, model, make_eval_step(model, xla=self._config.device.xla))
             writer.write_final(validation_figures(figures))
         return self._finish(
             Record(
@@ -142,10 +162,10 @@ class Experiment:
         """Times training steps."""
         config, comm = self._config, self._comm
         train_rows = self._rows(TRAIN)
-        state = make_state(config, self._model())
+        state = make_state(config, self._model(), comm.rank)
         resumed = config.mode.use_checkpoint
         first_step = self._checkpoints().resume(state, data_position(config, train_rows)) if resumed else 0
-        comm.broadcast_variables(state.variables())
+        comm.broadcast_variables(state.replicated_variables())
         with self._train_stream(train_rows, first_step) as stream, self._writer(config.mode.benchmark_steps) as writer:
             writer.write_parameters(config.flat())
             measured = benchmark.benchmark_training(
@@ -192,6 +212,7 @@ class Experiment:
                 warmup_steps=config.mode.benchmark_warmup_steps,
                 num_steps=config.mode.benchmark_steps,
                 writer=writer,
+                together=model.embeddings.is_sharded,
             )
             final = {"validation_throughput": measured.times.samples_per_sec}
             writer.write_final(final if measured.figures is None else final | validation_figures(measured.figures))
@@ -212,15 +233,16 @@ class Experiment:
     def _with_map(self) -> bool:
         return self._spec.display is not None and not self._config.mode.disable_map_calculation
 
-    def _model(self) -> WideDeep:
-        return agree(self._comm, lambda: make_model(self._config, self._spec))
+    def _model(self) -> ClickModel:
+        return agree(self._comm, lambda: make_model(self._config, self._spec, self._comm, self._placement))
 
-    def _model_to_evaluate(self):
+    def _model_to_evaluate(self) -> ClickModel:
         """The model with the newest checkpoint's weights, or, without --use_checkpoint, its initial ones."""
         model = self._model()
         if self._config.mode.use_checkpoint:
             self._checkpoints().restore_weights(model)
-        self._comm.broadcast_variables([*dense_weights(model).values(), *(table.variable for table in model.tables)])
+        replicated = [table.variable for table in model.embeddings.replicated]
+        self._comm.broadcast_variables([*dense_weights(model).values(), *replicated])
         return model
 
     def _checkpoints(self) -> Checkpoints:
@@ -246,13 +268,14 @@ class Experiment:
             ),
         )
 
-    def _evaluate(self, rows: ParquetInput, eval_step: Callable) -> Figures:
+    def _evaluate(self, rows: ParquetInput, model: ClickModel, eval_step: Callable) -> Figures:
         return evaluate(
             rows,
             eval_step,
             self._comm,
             global_batch_size=self._config.training.eval_batch_size,
             with_map=self._with_map(),
+            together=model.embeddings.is_sharded,
         )
 
     def _writer(self, total_steps: int | None) -> NullWriter:
@@ -322,6 +345,8 @@ class Experiment:
             passes=measured.rows / usable_rows,
             loss=measured.loss,
             wire_bytes=measured.wire_bytes,
+            alltoall_bytes=measured.alltoall_bytes,
+            predicted_alltoall_bytes=predicted_alltoall_bytes(self._config, self._comm, self._spec, self._placement),
             **self._figures(measured.figures),
             notes=(*notes, *_skipped_note(skipped)),
         )

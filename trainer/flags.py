@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from absl import flags
 
 from data.errors import InputError
-from trainer import config as configuration
 from trainer.config import RunConfig
+from trainer.presets import MODEL_DEFAULTS, MODELS_OF
+from trainer.setting_checks import CHOICES
 
 
 class HelpRequested(Exception):
@@ -31,12 +32,16 @@ def _define(values: flags.FlagValues) -> None:
     def switch(name: str, description: str) -> None:
         flags.DEFINE_boolean(name, defaults[name], description, flag_values=values)
 
-    def choice(name: str, options: Sequence[str], description: str) -> None:
-        flags.DEFINE_enum(name, defaults[name], options, description, flag_values=values)
+    def choice(name: str, description: str) -> None:
+        flags.DEFINE_enum(name, defaults[name], CHOICES[name], description, flag_values=values)
+
+    def sizes(name: str, description: str) -> None:
+        default = defaults[name]
+        flags.DEFINE_list(name, default and ",".join(map(str, default)), description, flag_values=values)
 
     flags.DEFINE_boolean("help", False, "Show this help.", short_name="h", flag_values=values)
 
-    choice("dataset_type", configuration.DATASET_TYPES, "Rows from files, or generated with a planted teacher.")
+    choice("dataset_type", "Rows from files, or generated with a planted teacher.")
     text("dataset_path", "Folder of the dataset.")
     text("fspec_file", "Feature specification, relative to dataset_path.")
     text("embedding_sizes_file", "JSON file of embedding dimensions by feature; a rule supplies those it lacks.")
@@ -50,18 +55,54 @@ def _define(values: flags.FlagValues) -> None:
     integer("synthetic_rows", "Rows to generate, training and evaluation together.")
     integer("synthetic_seed", "Seed of the generated rows; --seed changes no data.")
     text("synthetic_cache_dir", "Folder that keeps generated data; ~/.cache/recsys-harness by default.")
+    sizes(
+        "synthetic_dataset_cardinalities", "Rows of each table to generate ids for; Outbrain's features if not given."
+    )
+    sizes(
+        "synthetic_dataset_hotness",
+        "Most ids that a sample looks up: in each generated table, or one number for all; 1 if not given.",
+    )
+    integer(
+        "synthetic_dataset_num_numerical_features", "Numerical features to generate beside the tables; 13 if not given."
+    )
+    number(
+        "synthetic_dataset_power_law_exponent",
+        "Generated ids fall in frequency like rank to minus this; 0 makes them all as frequent, 1.1 if not given.",
+    )
+    choice(
+        "synthetic_dataset_pooling",
+        "Ids that a sample looks up in a generated table of hotness h: any is 0 to h with repeats, distinct 1 to h "
+        "different ones, fixed h different ones.",
+    )
+    text(
+        "synthetic_feature_spec", "Feature specification whose features are generated, in place of the shape by flags."
+    )
     integer("data_shards", "Parts of each batch that ranks share out; at least the number of ranks.")
     integer("shuffle_buffer_rows", "Rows, over all ranks, that are shuffled together at least.")
 
-    choice("model", configuration.MODEL_NAMES, "The model.")
-    flags.DEFINE_list(
-        "deep_hidden_units",
-        ",".join(map(str, defaults["deep_hidden_units"])),
-        "Sizes of the hidden layers.",
-        flag_values=values,
-    )
+    choice("model", "The model.")
+    choice("preset", "Known settings in place of defaults; flags that are given come before it.")
+    sizes("deep_hidden_units", "Sizes of the hidden layers.")
     number("deep_dropout", "Drop probability after each hidden layer.")
-    choice("combiner", configuration.COMBINERS, "How the ids of a multi-hot feature are pooled.")
+    sizes("embedding_dim", "Embedding dimension: one for all categorical features, or one for each.")
+    sizes("bottom_mlp_dims", "Layers for the numerical features; with interaction=dot the last is embedding_dim.")
+    sizes("top_mlp_dims", "Layers behind the interaction; the last is 1.")
+    choice("interaction", "How embeddings and the bottom MLP's output meet: products of all pairs, or side by side.")
+    switch("self_interaction", "With interaction=dot: each vector's product with itself too.")
+    integer("num_cross_layers", "Number of cross layers.")
+    integer("cross_layer_projection_dim", "Rank of the cross layers' matrices.")
+    choice("combiner", "How the ids of a multi-hot feature are pooled.")
+
+    choice(
+        "embedding_parallelism",
+        "data: every rank holds every table; model: ranks hold different tables, but small ones; auto: what fits best.",
+    )
+    integer("column_slice_threshold", "Tables of more weights (rows x dimension) are cut by columns.")
+    integer("row_slice_threshold", "Tables of more weights are cut by rows.")
+    integer(
+        "data_parallel_threshold",
+        "Tables of this many weights or fewer are held by every rank: 0 for none; by default the planner decides.",
+    )
 
     integer("global_batch_size", "Training batch over all ranks; 4096 by default without a GPU.")
     integer("eval_batch_size", "Evaluation batch over all ranks; 4096 by default without a GPU.")
@@ -75,7 +116,14 @@ def _define(values: flags.FlagValues) -> None:
     integer(
         "deep_decay_step", "Step from which the deep rate is an eighth; by default half of what follows the warm-up."
     )
-    choice("lr_scaling", configuration.LR_SCALINGS, "Scale both rates with global_batch_size / 131072.")
+    choice("optimizer", "Of all weights; adam is lazy on tables: rows that a batch does not look up keep their state.")
+    number("learning_rate", "Highest rate of all weights.")
+    integer("warmup_steps", "Steps over which the rate rises from 0.")
+    integer("decay_start_step", "Step from which the rate falls, with the square of the steps that are left.")
+    integer("decay_steps", "Steps over which the rate falls to 0; 0 for no decay.")
+    choice(
+        "lr_scaling", "Scale the rates with global_batch_size / the default batch size of the model or of the preset."
+    )
     integer("checkpoint_every_steps", "Save this often, besides after each epoch.")
     integer("log_every_steps", "Steps between log points.")
 
@@ -88,11 +136,11 @@ def _define(values: flags.FlagValues) -> None:
 
     switch("cpu", "Leave GPUs alone.")
     switch("amp", "Mixed precision with dynamic loss scaling.")
-    choice("amp_dtype", configuration.AMP_DTYPES, "The 16-bit type of --amp; bfloat16 needs no loss scaling.")
+    choice("amp_dtype", "The 16-bit type of --amp; bfloat16 needs no loss scaling.")
     switch("xla", "Compile the dense part of a step with XLA.")
-    choice("affinity", configuration.AFFINITY_MODES, "How ranks of one machine share its CPUs.")
+    choice("affinity", "How ranks of one machine share its CPUs.")
     switch("fp16_compression", "Send gradients between ranks as float16.")
-    choice("table_reduction", configuration.TABLE_REDUCTIONS, "How gradients of tables are summed over ranks.")
+    choice("table_reduction", "How gradients of tables are summed over ranks.")
     integer("intra_op_threads", "Threads of one operation; by default the CPUs of the rank.")
 
 
@@ -113,23 +161,23 @@ def parse(arguments: Sequence[str]) -> RunConfig:
         raise HelpRequested("Trains, evaluates and benchmarks recommender models.\n" + _help(values))
     if len(rest) > 1:
         raise InputError(f"unexpected argument {rest[1]!r}: every setting is a flag; --help lists them")
-    settings = {name: values[name].value for name in RunConfig().flat()}
-    settings["deep_hidden_units"] = _sizes(settings["deep_hidden_units"])
-    given = frozenset(name for name in settings if values[name].present)
-    return RunConfig.from_flat(settings, given)
+    given = {name: values[name].value for name in RunConfig().flat() if values[name].present}
+    # Only lists of sizes are lists.
+    settings = {name: _sizes(name, value) if isinstance(value, list) else value for name, value in given.items()}
+    return RunConfig.from_flat(settings, frozenset(settings))
 
 
-def _sizes(words: Sequence[str]) -> tuple[int, ...]:
+def _sizes(name: str, words: Sequence[str]) -> tuple[int, ...]:
     try:
         return tuple(int(word) for word in words)
     except ValueError:
         raise InputError(
-            f"--deep_hidden_units must be a comma-separated list of positive sizes, got {','.join(words)!r}"
+            f"--{name} must be a comma-separated list of positive sizes, got {','.join(words)!r}"
         ) from None
 
 
 def _help(values: flags.FlagValues) -> str:
-    """One entry per flag, in the order of definition, in groups by the part of the configuration they set."""
+    """One entry per flag, in groups by the part of the configuration they set."""
     lines = []
     parts = {field.name: field.default for field in dataclasses.fields(RunConfig) if field.name != "given"}
     for part, default in parts.items():
@@ -138,9 +186,23 @@ def _help(values: flags.FlagValues) -> str:
             flag = values[field.name]
             kind = flag.parser.flag_type() if hasattr(flag.parser, "flag_type") else ""
             options = getattr(flag.parser, "enum_values", None)
-            shown = "{" + ",".join(options) + "}" if options else kind
+            shown = "{" + ",".join(options) + "}" if options else "int,..." if "list" in kind else kind
             name = f"--[no]{field.name}" if kind == "bool" else f"--{field.name}={shown}"
-            fallback = "" if flag.default is None else f" Default: {flag.default_as_str[1:-1]}."
             description = re.sub(r"^<.*?>: ", "", flag.help)
-            lines += [f"  {name}", f"      {description}{fallback}"]
+            fallback = "" if flag.default is None else f" Default: {flag.default_as_str[1:-1]}."
+            lines += [f"  {name}", f"      {_owners(field.name)}{description}{_by_model(field.name)}{fallback}"]
     return "\n".join(lines) + "\n"
+
+
+def _owners(name: str) -> str:
+    """The models that have a setting, if others do not."""
+    return f"[{', '.join(MODELS_OF[name])}] " if name in MODELS_OF else ""
+
+
+def _by_model(name: str) -> str:
+    """The defaults of models that have one of their own, as sentences."""
+    models: dict[str, list[str]] = {}
+    for model, defaults in MODEL_DEFAULTS.items():
+        if name in defaults:
+            models.setdefault(str(defaults[name]), []).append(model)
+    return "".join(f" With {' and '.join(names)} by default {value}." for value, names in models.items())

@@ -111,7 +111,7 @@ def _settle(config: RunConfig, comm, fell_back: tuple[str, ...], log: RankLog) -
     return config, Surroundings(
         device=device,
         fell_back=fell_back + smaller,
-        without_effect=tuple(idle),
+        without_effect=(*idle, *runtime.without_effect_on_tables_and_data(config, world_size=comm.size)),
         warnings=warnings,
         terminal=log.terminal,
     )

@@ -1,10 +1,11 @@
 """What a figure was measured on: the machine, the installed versions and the state of the source tree."""
 
+import dataclasses
 import importlib.metadata
 import os
 import platform
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,77 @@ def memory_bytes(meminfo: str) -> int | None:
     return int(total[0]) * 1024 if total and total[0].isdecimal() else None
 
 
+@dataclasses.dataclass(frozen=True)
+class MemoryControl:
+    """What a control group's files say, as texts; "" for a file that is not there.
+
+    limit: memory.max or, of version 1, memory.limit_in_bytes. usage: memory.current or memory.usage_in_bytes.
+    stat: memory.stat.
+    """
+
+    limit: str
+    usage: str
+    stat: str = ""
+
+    def available_bytes(self) -> int | None:
+        """What the limit leaves, counting as free what the kernel gives back when asked; None without a limit."""
+        limit, usage = self.limit.strip(), self.usage.strip()
+        if not limit.isdecimal() or not usage.isdecimal():
+            return None
+        # Pages of files count as usage until they are reclaimed: having read a large dataset is no lack of memory.
+        lines = (line.partition(" ") for line in self.stat.splitlines())
+        stat = {key: int(value) for key, _, value in lines if value.isdecimal()}
+        # Version 1 counts a group with those below it under names of their own.
+        reclaimable = sum(
+            stat.get(f"total_{name}", stat.get(name, 0))
+            for name in ("inactive_file", "active_file", "slab_reclaimable")
+        )
+        return max(0, min(int(limit), int(limit) - int(usage) + reclaimable))
+
+
+def available_memory_bytes(meminfo: str, controls: Iterable[MemoryControl] = ()) -> int | None:
+    """Memory that this process could still get: what the kernel estimates, or less where control groups leave less.
+
+    Args:
+      meminfo: text of /proc/meminfo.
+      controls: of the control groups that this process is in, at any level.
+
+    Returns:
+      Bytes; None where neither tells.
+    """
+    told = [control.available_bytes() for control in controls]
+    available = _field(meminfo, "MemAvailable").split()
+    if available and available[0].isdecimal():
+        told.append(int(available[0]) * 1024)
+    return min((size for size in told if size is not None), default=None)
+
+
+def read_available_memory_bytes(root: Path = Path("/")) -> int | None:
+    """`available_memory_bytes` of this process now, from the files below `root`."""
+    return available_memory_bytes(_read(root / "proc/meminfo"), _memory_controls(root))
+
+
+def _memory_controls(root: Path) -> Iterator[MemoryControl]:
+    """This process's control group for memory and all above it, whose limits hold too, of both versions."""
+    for line in _read(root / "proc/self/cgroup").splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, name = rest.partition(":")
+        if not controllers:
+            base, files = root / "sys/fs/cgroup", ("memory.max", "memory.current", "memory.stat")
+        elif "memory" in controllers.split(","):
+            base = root / "sys/fs/cgroup/memory"
+            files = ("memory.limit_in_bytes", "memory.usage_in_bytes", "memory.stat")
+        else:
+            continue
+        # In a container the name can be the host's; its own group is then what is mounted at the top.
+        group = base / name.strip("/")
+        while True:
+            yield MemoryControl(*(_read(group / file) for file in files))
+            if base not in group.parents:
+                break
+            group = group.parent
+
+
 def peak_memory_bytes() -> int:
     """Largest resident memory that this process has had so far."""
     import resource  # Unix only, and not needed to read records elsewhere.
@@ -149,7 +221,7 @@ def _field(text: str, name: str) -> str:
     return ""
 
 
-def _read(path: str) -> str:
+def _read(path: str | Path) -> str:
     try:
         return Path(path).read_text()
     except OSError:

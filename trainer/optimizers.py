@@ -1,12 +1,14 @@
-"""FTRL, RMSprop and SGD for dense variables and for the touched rows of large tables.
+"""Optimizers of dense variables and of the touched rows of large tables.
 
 Keras's optimizers update every row of a table at every step, or, given sparse gradients, stop being the optimizer that
-they are for dense ones. Here only touched rows are read and written, and the result still equals the dense update.
+they are for dense ones. Here only touched rows are read and written, and the result still equals the dense update: of
+all but Adam, which is lazy.
 """
 
 import abc
 import math
 from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 import tensorflow as tf
@@ -16,7 +18,18 @@ class RowOptimizer(abc.ABC):
     """An optimizer of dense variables and of rows of tables.
 
     Slots are made once per variable by `create_slots`, before the first step, so that they can be broadcast and saved.
+
+    Attributes:
+      slots_per_weight: 4-byte slot values for each weight of a table.
+      slots_per_row: 4-byte slot values for each row of a table, however many columns it has.
+      lazy: whether a table's weights without a gradient miss what a dense update would have done to them.
+      couples_columns: whether the update of a row needs all of its columns at once.
     """
+
+    slots_per_weight: ClassVar[int]
+    slots_per_row: ClassVar[int]
+    lazy: ClassVar[bool] = False
+    couples_columns: ClassVar[bool] = False
 
     def __init__(self):
         self._slots: dict[int, dict[str, tf.Variable]] = {}
@@ -30,8 +43,17 @@ class RowOptimizer(abc.ABC):
         """Makes the slots of a variable."""
 
     @abc.abstractmethod
-    def apply_dense(self, variable: tf.Variable, gradient: tf.Tensor, learning_rate: tf.Tensor) -> None:
-        """Updates a whole variable."""
+    def apply_dense(
+        self, variable: tf.Variable, gradient: tf.Tensor, learning_rate: tf.Tensor, applied_steps: tf.Tensor
+    ) -> None:
+        """Updates a whole variable.
+
+        Args:
+          variable: float32 of any shape.
+          gradient: the same shape.
+          learning_rate: scalar.
+          applied_steps: scalar int32, updates applied so far, this one not counted.
+        """
 
     @abc.abstractmethod
     def apply_rows(
@@ -60,14 +82,159 @@ class RowOptimizer(abc.ABC):
 class SGD(RowOptimizer):
     """w -= rate * g."""
 
+    slots_per_weight = 0
+    slots_per_row = 0
+
     def create_slots(self, variable: tf.Variable, *, is_table: bool) -> None:
         self._slots[id(variable)] = {}
 
-    def apply_dense(self, variable, gradient, learning_rate):
+    def apply_dense(self, variable, gradient, learning_rate, applied_steps):
         variable.assign_sub(learning_rate * gradient)
 
     def apply_rows(self, variable, rows, gradients, learning_rate, applied_steps):
         variable.scatter_sub(tf.IndexedSlices(learning_rate * gradients, rows))
+
+
+class Adagrad(RowOptimizer):
+    """n += g^2;  w -= rate g / sqrt(n + epsilon). Duchi et al. (2011), as in Keras.
+
+    The slot holds n + epsilon: epsilon stands in it from the start, as TensorFlow's fused kernels add none under the
+    root. A row without a gradient keeps n and w, so touching only rows with one is exact.
+    """
+
+    slots_per_weight = 1
+    slots_per_row = 0
+
+    def __init__(self, initial_accumulator: float = 0.1, epsilon: float = 1e-7):
+        """
+        Args:
+          initial_accumulator: n at first, at least 0.
+          epsilon: at least 0; above 0 where n begins at 0.
+        """
+        super().__init__()
+        start = initial_accumulator + epsilon
+        if not (initial_accumulator >= 0 and epsilon >= 0 and 0 < start < math.inf):
+            raise ValueError(
+                "Adagrad needs an initial accumulator and an epsilon of at least 0 and not both 0, got "
+                f"{initial_accumulator} and {epsilon}"
+            )
+        self.initial_accumulator = initial_accumulator
+        self.epsilon = epsilon
+        self._start = start
+
+    def create_slots(self, variable: tf.Variable, *, is_table: bool) -> None:
+        self._slots[id(variable)] = {"accumulator": tf.Variable(tf.fill(variable.shape, self._start), trainable=False)}
+
+    def apply_dense(self, variable, gradient, learning_rate, applied_steps):
+        tf.raw_ops.ResourceApplyAdagrad(
+            var=variable.handle,
+            accum=self._slots[id(variable)]["accumulator"].handle,
+            lr=learning_rate,
+            grad=gradient,
+        )
+
+    def apply_rows(self, variable, rows, gradients, learning_rate, applied_steps):
+        # Not TensorFlow's kernel for rows: it is slower than these operations.
+        accumulator = self._slots[id(variable)]["accumulator"]
+        updated = tf.gather(accumulator, rows) + tf.square(gradients)
+        accumulator.scatter_update(tf.IndexedSlices(updated, rows))
+        variable.scatter_sub(tf.IndexedSlices(learning_rate * gradients * tf.math.rsqrt(updated), rows))
+
+
+class RowwiseAdagrad(Adagrad):
+    """Adagrad with one accumulator for each row of a table: n += mean over the row of g^2.
+
+    As FBGEMM's, which trains DLRM, but with epsilon under the root. Dense variables get plain Adagrad. Cut by columns,
+    a row would have several accumulators, which is another optimizer.
+    """
+
+    slots_per_weight = 0
+    slots_per_row = 1
+    couples_columns = True
+
+    def create_slots(self, variable: tf.Variable, *, is_table: bool) -> None:
+        if not is_table:
+            super().create_slots(variable, is_table=False)
+            return
+        start = tf.fill(variable.shape[:1], self._start)
+        self._slots[id(variable)] = {"accumulator": tf.Variable(start, trainable=False)}
+
+    def apply_rows(self, variable, rows, gradients, learning_rate, applied_steps):
+        accumulator = self._slots[id(variable)]["accumulator"]
+        updated = tf.gather(accumulator, rows) + tf.reduce_mean(tf.square(gradients), axis=1)
+        accumulator.scatter_update(tf.IndexedSlices(updated, rows))
+        scale = learning_rate * tf.math.rsqrt(updated)
+        variable.scatter_sub(tf.IndexedSlices(scale[:, tf.newaxis] * gradients, rows))
+
+
+class Adam(RowOptimizer):
+    """Adam with bias correction. Kingma and Ba (2015), as in Keras for dense variables; lazy on tables.
+
+    m += (1 - beta_1) (g - m);  v += (1 - beta_2) (g^2 - v);  with t the updates including this one,
+    w -= rate sqrt(1 - beta_2^t) / (1 - beta_1^t) m / (sqrt(v) + epsilon)
+
+    Dense Adam moves every weight at every step, for m outlives the gradient. In a table, a weight whose gradient is
+    zero keeps m, v and w instead, and t counts the updates of the model and not those of the weight. That is another
+    optimizer than dense Adam wherever rows are missing from a batch. A zero counts as missing whether or not its row
+    was looked up: otherwise the result would depend on how gradients are summed over ranks and on how tables are cut.
+    """
+
+    slots_per_weight = 2
+    slots_per_row = 0
+    lazy = True
+
+    def __init__(self, beta_1: float = 0.9, beta_2: float = 0.999, epsilon: float = 1e-7):
+        """
+        Args:
+          beta_1, beta_2: decay of m and of v, above 0 and below 1.
+          epsilon: above 0.
+        """
+        super().__init__()
+        if not (0 < beta_1 < 1 and 0 < beta_2 < 1 and 0 < epsilon < math.inf):
+            raise ValueError(f"Adam needs 0 < beta_1, beta_2 < 1 and epsilon > 0, got {beta_1}, {beta_2}, {epsilon}")
+        # 1 - beta_2 is off by 1e-5 in float32: the bias correction must be that of the value which decays v.
+        self.beta_1 = np.float32(beta_1)
+        self.beta_2 = np.float32(beta_2)
+        self.epsilon = epsilon
+
+    def create_slots(self, variable: tf.Variable, *, is_table: bool) -> None:
+        self._slots[id(variable)] = {
+            name: tf.Variable(tf.zeros(variable.shape), trainable=False) for name in ("m", "v")
+        }
+
+    def _corrected_rate(self, learning_rate: tf.Tensor, applied_steps: tf.Tensor) -> tf.Tensor:
+        """rate sqrt(1 - beta_2^t) / (1 - beta_1^t), without cancellation at small t."""
+        t = tf.cast(applied_steps + 1, tf.float32)
+        rest_1, rest_2 = (-tf.math.expm1(t * math.log(beta)) for beta in (self.beta_1, self.beta_2))
+        return learning_rate * tf.sqrt(rest_2) / rest_1
+
+    def apply_dense(self, variable, gradient, learning_rate, applied_steps):
+        slots = self._slots[id(variable)]
+        # With powers of zero the kernel corrects nothing.
+        tf.raw_ops.ResourceApplyAdam(
+            var=variable.handle,
+            m=slots["m"].handle,
+            v=slots["v"].handle,
+            beta1_power=tf.constant(0.0),
+            beta2_power=tf.constant(0.0),
+            lr=self._corrected_rate(learning_rate, applied_steps),
+            beta1=tf.constant(self.beta_1),
+            beta2=tf.constant(self.beta_2),
+            epsilon=tf.constant(self.epsilon),
+            grad=gradient,
+        )
+
+    def apply_rows(self, variable, rows, gradients, learning_rate, applied_steps):
+        slots = self._slots[id(variable)]
+        touched = gradients != 0.0  # NaN too
+        moments = []
+        for name, beta, sample in (("m", self.beta_1, gradients), ("v", self.beta_2, tf.square(gradients))):
+            old = tf.gather(slots[name], rows)
+            moments.append(tf.where(touched, old + (np.float32(1) - beta) * (sample - old), old))
+            slots[name].scatter_update(tf.IndexedSlices(moments[-1], rows))
+        m, v = moments
+        step = self._corrected_rate(learning_rate, applied_steps) * m / (tf.sqrt(v) + self.epsilon)
+        variable.scatter_sub(tf.IndexedSlices(tf.where(touched, step, 0.0), rows))
 
 
 class RMSprop(RowOptimizer):
@@ -77,24 +244,27 @@ class RMSprop(RowOptimizer):
     the row is next touched, from the step at which it was last touched: v *= rho ^ (steps missed).
     """
 
+    slots_per_weight = 1
+    slots_per_row = 1
+
     def __init__(self, rho: float = 0.5, epsilon: float = 1e-7):
         super().__init__()
         self.rho = rho
         self.epsilon = epsilon
 
     def create_slots(self, variable: tf.Variable, *, is_table: bool) -> None:
-        slots = {"rms": tf.Variable(tf.zeros_like(variable), trainable=False)}
+        slots = {"rms": tf.Variable(tf.zeros(variable.shape), trainable=False)}
         if is_table:
             slots["last_step"] = tf.Variable(tf.zeros(variable.shape[:1], tf.int32), trainable=False)
         else:
             # TensorFlow's fused kernel wants it; with momentum 0 it holds the last increment and is not state.
-            slots["increment"] = tf.Variable(tf.zeros_like(variable), trainable=False)
+            slots["increment"] = tf.Variable(tf.zeros(variable.shape), trainable=False)
         self._slots[id(variable)] = slots
 
     def slots(self, variable: tf.Variable) -> dict[str, tf.Variable]:
         return {name: slot for name, slot in self._slots[id(variable)].items() if name != "increment"}
 
-    def apply_dense(self, variable, gradient, learning_rate):
+    def apply_dense(self, variable, gradient, learning_rate, applied_steps):
         slots = self._slots[id(variable)]
         # One pass over memory instead of one per arithmetic operation.
         tf.raw_ops.ResourceApplyRMSProp(
@@ -123,85 +293,12 @@ class RMSprop(RowOptimizer):
         rms, last_step = slots["rms"], slots["last_step"]
         block = max(1, (16 << 20) // (4 * variable.shape[1]))
         for start in range(0, variable.shape[0], block):
-            part = slice(start, start + block)
-            missed = tf.cast(applied_steps - last_step[part], tf.float32)
-            rms[part].assign(rms[part] * tf.pow(tf.constant(self.rho), missed)[:, tf.newaxis])
-            last_step[part].assign(tf.fill(missed.shape, tf.constant(applied_steps, tf.int32)))
-
-
-class Ftrl(RowOptimizer):
-    """FTRL-Proximal with learning rate power -0.5. McMahan et al. (2013), as in Keras.
-
-    n' = n + g^2;  z += g - (sqrt(n') - sqrt(n)) / rate * w;  w = (clip(z, -l1, l1) - z) / (sqrt(n') / rate + 2 l2)
-
-    A row without a gradient keeps n, z and w, so touching only rows with one is exact, provided that w already is
-    what z says: initial weights of zero, and a rate that never changes. Anything else is refused.
-    """
-
-    def __init__(self, learning_rate: float, *, initial_accumulator: float = 0.1, l1: float = 0.0, l2: float = 0.0):
-        """
-        Args:
-          learning_rate: constant, above 0. `apply_*` checks nothing: the schedule must hand back this value.
-          initial_accumulator: n at first.
-          l1, l2: penalties, at least 0. There is no shrinkage: it makes a row without a gradient move.
-        """
-        super().__init__()
-        if not isinstance(learning_rate, float) or not 0 < learning_rate < math.inf:
-            raise ValueError(f"FTRL on rows needs a constant learning rate above 0, got {learning_rate!r}")
-        if not (l1 >= 0 and l2 >= 0 and initial_accumulator > 0):
-            raise ValueError(
-                f"FTRL needs l1, l2 >= 0 and an initial accumulator > 0, got {l1}, {l2}, {initial_accumulator}"
-            )
-        self.learning_rate = learning_rate
-        self.initial_accumulator = initial_accumulator
-        self.l1 = l1
-        self.l2 = l2
-
-    def create_slots(self, variable: tf.Variable, *, is_table: bool) -> None:
-        if np.any(variable.numpy()):
-            raise ValueError(f"FTRL on rows is exact only for initial weights of zero; '{variable.name}' holds others")
-        self._slots[id(variable)] = {
-            "accumulator": tf.Variable(tf.fill(variable.shape, self.initial_accumulator), trainable=False),
-            "linear": tf.Variable(tf.zeros_like(variable), trainable=False),
-        }
-
-    def _arguments(self, variable: tf.Variable) -> dict[str, tf.Tensor]:
-        slots = self._slots[id(variable)]
-        return {
-            "var": variable.handle,
-            "accum": slots["accumulator"].handle,
-            "linear": slots["linear"].handle,
-            "lr": tf.constant(self.learning_rate),
-            "l1": tf.constant(self.l1),
-            "l2": tf.constant(self.l2),
-            "lr_power": tf.constant(-0.5),
-        }
-
-    def apply_dense(self, variable, gradient, learning_rate):
-        tf.raw_ops.ResourceApplyFtrl(grad=gradient, **self._arguments(variable))
-
-    def apply_rows(self, variable, rows, gradients, learning_rate, applied_steps):
-        tf.raw_ops.ResourceSparseApplyFtrl(grad=gradients, indices=rows, **self._arguments(variable))
-
-
-def warmup_then_steps_down(base: float, *, warmup_steps: int, decay_step: int, step: tf.Tensor) -> tf.Tensor:
-    """The deep part's learning rate at a step: linear from 0 to base, then base / 4, then base / 8.
-
-    Args:
-      base: the rate reached at the end of the warm-up.
-      warmup_steps: length of the warm-up; 0 begins at base / 4.
-      decay_step: the first step at base / 8.
-      step: scalar integer, updates applied so far.
-    """
-    step = tf.cast(step, tf.float32)
-    ramp = base * step / max(warmup_steps, 1)
-    flat = tf.where(step < float(decay_step), base / 4.0, base / 8.0)
-    return tf.where(step < float(warmup_steps), ramp, flat)
-
-
-def default_decay_step(warmup_steps: int, num_train_steps: int) -> int:
-    """Half of the steps that remain after the warm-up."""
-    return warmup_steps + max(0, num_train_steps - warmup_steps) // 2
+            # Gathered and scattered: a slice of a variable that was updated by rows copies all of it first.
+            rows = tf.range(start, min(start + block, variable.shape[0]))
+            missed = tf.cast(applied_steps - tf.gather(last_step, rows), tf.float32)
+            decayed = tf.gather(rms, rows) * tf.pow(tf.constant(self.rho), missed)[:, tf.newaxis]
+            rms.scatter_update(tf.IndexedSlices(decayed, rows))
+            last_step.scatter_update(tf.IndexedSlices(tf.fill(rows.shape, tf.constant(applied_steps, tf.int32)), rows))
 
 
 def all_finite(tensors: Sequence[tf.Tensor]) -> tf.Tensor:

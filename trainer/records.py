@@ -49,6 +49,7 @@ class Record:
     requested_steps   steps that were asked for, warm-up included; the run had warmup_steps + measured_steps
     distinct_rows, passes   rows of the dataset that were read, and how often it was gone through
     wire_bytes        bytes that rank 0 handed to collectives in the last training step
+    alltoall_bytes, predicted_alltoall_bytes   those handed to alltoall, and what the placement of tables predicted
     auc_margin_share, map_margin_share   on generated data: AUC - 0.5 and MAP@12 - chance, as shares of the teacher's
     peak_memory_bytes each rank's largest resident memory
     config            the full configuration
@@ -72,6 +73,8 @@ class Record:
     distinct_rows: int | None = None
     passes: float | None = None
     wire_bytes: int | None = None
+    alltoall_bytes: int | None = None
+    predicted_alltoall_bytes: int | None = None
     data_source: str | None = None
     loss: float | None = None
     log_loss: float | None = None
@@ -186,7 +189,9 @@ def _rows(record: Record) -> list[tuple[str, Any, int, str]]:
         ("rank medians, lowest", min(ranks_ms) if ranks_ms and len(ranks_ms) > 1 else None, 2, "ms"),
         ("rank medians, highest", max(ranks_ms) if ranks_ms and len(ranks_ms) > 1 else None, 2, "ms"),
         ("waiting for input", _percent(record.input_wait_share), 1, "%"),
-        ("sent by rank 0 in a step", record.wire_bytes / 2**20 if record.wire_bytes else None, 2, "MiB"),
+        ("sent by rank 0 in a step", _mebibytes(record.wire_bytes), 2, "MiB"),
+        ("of it by alltoall", _mebibytes(record.alltoall_bytes), 2, "MiB"),
+        ("predicted for alltoall", _mebibytes(record.predicted_alltoall_bytes), 2, "MiB"),
         ("warm-up", record.warmup_steps, 0, "steps"),
         ("measured", record.measured_steps, 0, "steps"),
         ("data source", record.data_source, 0, ""),
@@ -204,6 +209,11 @@ def _rows(record: Record) -> list[tuple[str, Any, int, str]]:
         ("displays without a click", record.displays_without_click, 0, ""),
         ("peak memory, highest rank", max(peaks) / 2**20 if peaks else None, 0, "MiB"),
     ]
+
+
+def _mebibytes(count: int | None) -> float | None:
+    """None for 0, too: no table shows what there was nothing of."""
+    return count / 2**20 if count else None
 
 
 def _percent(share: float | None) -> float | None:

@@ -9,23 +9,6 @@ from models.embedding import sum_by_row
 from trainer.distributed import SingleProcess
 
 
-def choose_method(*, ids_per_rank: int, table_rows: int, dim: int, world_size: int, value_bytes: int = 4) -> str:
-    """Whether to "gather" the touched rows of every rank or to "allreduce" the table, by the bytes a rank receives.
-
-    Gathering brings (n - 1) lists of at most `ids_per_rank` distinct rows with their 4-byte ids; a ring allreduce
-    passes 2 (n - 1) / n times the table.
-
-    Args:
-      ids_per_rank: looked-up ids in a rank's batch; repeated ids, of which we know nothing before, are not deducted.
-      table_rows, dim: shape of the table.
-      world_size: n.
-      value_bytes: bytes of one value on the wire.
-    """
-    gathered = (world_size - 1) * ids_per_rank * (dim * value_bytes + 4)
-    reduced = 2 * (world_size - 1) / world_size * table_rows * dim * value_bytes
-    return "gather" if gathered <= reduced else "allreduce"
-
-
 @dataclasses.dataclass(frozen=True)
 class Reduction:
     """How gradients are summed over ranks.

@@ -1,13 +1,17 @@
 """A run's checkpoints: what it reads when it begins, what it saves, and whether it may go on from what it found.
 
-Rank 0 reads and writes; the broadcast before the first step brings what it read to the others.
+Each rank reads and writes the tables, or parts of tables, that it alone holds. Rank 0 does so for what every rank has,
+and the broadcast before the first step brings what it read to the others.
 """
 
+import contextlib
 import os
+import pathlib
 import tempfile
 import uuid
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -15,11 +19,13 @@ import tensorflow as tf
 from data import filesystem
 from data.errors import InputError
 from data.input_pipeline import ParquetInput
-from models.wide_deep import WideDeep
+from models.click_model import ClickModel
 from trainer import checkpoint
 from trainer.config import RunConfig
 from trainer.distributed import SingleProcess, agree
 from trainer.state import TrainState, dense_weights, table_views
+
+T = TypeVar("T")
 
 # Training goes on at the rows where it stopped only if these settings are what they were.
 _POSITION_SETTINGS = ("seed", "global_batch_size", "shuffle_buffer_rows")
@@ -53,111 +59,135 @@ class Checkpoints:
         self._precision = precision
         self._run_id = uuid.uuid4().hex[:12]
 
-    def check_writable(self) -> None:
+    def check_writable(self, *, by_every_rank: bool = False) -> None:
         """Makes the folder and tries it, so that a folder that cannot be used is found before an epoch is trained.
 
+        Args:
+          by_every_rank: every rank will write there, not rank 0 alone.
+
         Raises:
-          InputError: on every rank, if rank 0 cannot write there.
+          InputError: on every rank, if one that is to write there cannot.
         """
+        with contextlib.ExitStack() as stack:
 
-        def probe() -> None:
-            if self._comm.rank != 0:
-                return
-            try:
-                os.makedirs(self._directory, exist_ok=True)
-                with tempfile.TemporaryFile(dir=self._directory):
-                    pass
-            except OSError as error:
-                raise InputError(
-                    f"{self._directory}: checkpoints cannot be written there: {error.strerror}; name a writable "
-                    "--model_dir"
-                ) from error
+            def make_folder() -> pathlib.Path:
+                with self._unwritable():
+                    os.makedirs(self._directory, exist_ok=True)
+                    folder = tempfile.TemporaryDirectory(
+                        dir=self._directory, prefix=".probe-", ignore_cleanup_errors=True
+                    )
+                    return pathlib.Path(stack.enter_context(folder))
 
-        agree(self._comm, probe)
+            folder = self._from_rank_0(make_folder)
 
-    def restore_weights(self, model: WideDeep) -> None:
-        """Gives a model on rank 0 the newest checkpoint's weights.
+            def probe() -> None:
+                if self._comm.rank == 0 or by_every_rank:
+                    checkpoint.check_shared(folder, self._comm.rank)
+                    with self._unwritable(), tempfile.TemporaryFile(dir=folder):
+                        pass
+
+            agree(self._comm, probe)
+
+    def restore_weights(self, model: ClickModel) -> None:
+        """Gives a model the newest checkpoint's weights: what all ranks have on rank 0 alone.
 
         Raises:
           InputError: there is no checkpoint, or it is of another model.
         """
 
-        def restore() -> None:
-            if self._comm.rank != 0:
-                return
+        def newest() -> checkpoint.Manifest:
             manifest = checkpoint.latest(self._directory)
             if manifest is None:
                 raise InputError(
                     f"{self._directory}: no checkpoint to evaluate: train first, or name another --model_dir"
                 )
-            weights = dense_weights(model)
-            arrays, _, _ = checkpoint.restore(
-                manifest,
-                tables=table_views(model),
-                dense=_shapes(weights),
-                spec_digest=self._spec_digest,
-                partial=True,
-            )
-            for name, array in arrays.items():
-                weights[name].assign(array)
+            return manifest
 
-        agree(self._comm, restore)
+        manifest = self._from_rank_0(newest)
+        weights = dense_weights(model)
+        arrays, _, _ = checkpoint.restore(
+            manifest,
+            tables=table_views(model, self._comm.rank),
+            dense=_shapes(weights),
+            spec_digest=self._spec_digest,
+            partial=True,
+            comm=self._comm,
+        )
+        for name, array in arrays.items():
+            weights[name].assign(array)
 
     def resume(self, state: TrainState, position: Mapping[str, int]) -> int:
-        """Gives the state on rank 0 the newest checkpoint's, where there is one; returns the step to go on from.
+        """Gives the state the newest checkpoint's, where there is one; returns the step to go on from.
+
+        What all ranks have is read on rank 0 alone.
 
         Raises:
           InputError: the checkpoint is of another model, or would go on at other rows.
         """
 
-        def restore() -> tuple[int, str]:
-            if self._comm.rank != 0:
-                return 0, ""
+        def newest() -> tuple[checkpoint.Manifest | None, str]:
             manifest = checkpoint.latest(self._directory)
             if manifest is None:
                 print(f"no checkpoint in {self._directory}: training begins at step 0", flush=True)
-                return 0, self._run_id
+                return None, self._run_id
             _check_position(manifest, position)
-            variables = state.dense_variables()
-            initial_scale = state.loss_scale.numpy()
-            arrays, scalars, step = checkpoint.restore(
-                manifest,
-                tables=state.checkpoint_tables(),
-                dense=_shapes(variables),
-                spec_digest=self._spec_digest,
-            )
-            for name, array in arrays.items():
-                variables[name].assign(array)
-            if scalars.get("precision") != self._precision:
-                # A step divides by the scale only where its own precision asks for one.
-                state.loss_scale.assign(initial_scale)
-                state.good_steps.assign(0)
-            print(f"restored {manifest.path}: training goes on at step {step}", flush=True)
-            return step, manifest.run_id
+            return manifest, manifest.run_id
 
-        found = agree(self._comm, restore)
-        step, self._run_id = self._comm.allgather_object(found)[0]
+        manifest, self._run_id = self._from_rank_0(newest)
+        if manifest is None:
+            return 0
+        variables = state.dense_variables()
+        initial_scale = state.loss_scale.numpy()
+        arrays, scalars, step = checkpoint.restore(
+            manifest,
+            tables=state.checkpoint_tables(),
+            dense=_shapes(variables),
+            spec_digest=self._spec_digest,
+            comm=self._comm,
+        )
+        for name, array in arrays.items():
+            variables[name].assign(array)
+        if scalars.get("precision") != self._precision:
+            # A step divides by the scale only where its own precision asks for one.
+            state.loss_scale.assign(initial_scale)
+            state.good_steps.assign(0)
+        if self._comm.rank == 0:
+            print(f"restored {manifest.path}: training goes on at step {step}", flush=True)
         return step
 
     def save(self, state: TrainState, step: int, position: Mapping[str, int]) -> None:
-        """Saves the state after `step` steps."""
+        """Saves the state after `step` steps.
 
-        def write() -> None:
-            if self._comm.rank != 0:
-                return
-            checkpoint.save(
-                self._directory,
-                checkpoint.State(
-                    step=step,
-                    tables=state.checkpoint_tables(),
-                    dense={name: variable.numpy() for name, variable in state.dense_variables().items()},
-                    scalars={**position, "world_size": self._comm.size, "precision": self._precision},
-                    spec_digest=self._spec_digest,
-                ),
-                run_id=self._run_id,
-            )
+        Raises:
+          InputError: on every rank, if one of them cannot write.
+        """
+        dense = state.dense_variables() if self._comm.rank == 0 else {}
+        checkpoint.save(
+            self._directory,
+            checkpoint.State(
+                step=step,
+                tables=state.checkpoint_tables(),
+                dense={name: variable.numpy() for name, variable in dense.items()},
+                scalars={**position, "world_size": self._comm.size, "precision": self._precision},
+                spec_digest=self._spec_digest,
+            ),
+            run_id=self._run_id,
+            comm=self._comm,
+        )
 
-        agree(self._comm, write)
+    def _from_rank_0(self, action: Callable[[], T]) -> T:
+        """Runs an action on rank 0; returns the result, or raises the InputError, on every rank."""
+        result = agree(self._comm, action if self._comm.rank == 0 else lambda: None)
+        return self._comm.allgather_object(result)[0]
+
+    @contextlib.contextmanager
+    def _unwritable(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise InputError(
+                f"{self._directory}: checkpoints cannot be written there: {error.strerror}; name a writable --model_dir"
+            ) from error
 
 
 def _check_position(manifest: checkpoint.Manifest, position: Mapping[str, int]) -> None:

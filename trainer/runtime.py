@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Collection, Iterator, Mapping, MutableMapping
 from typing import TextIO
 
-from trainer.config import DeviceConfig
+from trainer.config import DeviceConfig, RunConfig
 
 # What TensorFlow says at every start, whatever its log level, and nobody can act on.
 _START_UP_NOISE = re.compile(
@@ -113,6 +113,23 @@ def without_effect(
         notes.append(f"affinity {device.affinity} (nothing to restrict)")
     if "num_auc_thresholds" in given:
         notes.append("num_auc_thresholds (AUC is exact)")
+    return notes
+
+
+def without_effect_on_tables_and_data(config: RunConfig, *, world_size: int) -> list[str]:
+    """The same of settings of embedding tables and of generated data."""
+    notes = []
+    thresholds = [
+        name for name in dataclasses.asdict(config.embeddings) if name.endswith("threshold") and name in config.given
+    ]
+    if config.embeddings.embedding_parallelism == "data":
+        notes += [f"{name} (embedding_parallelism data)" for name in thresholds]
+    elif world_size == 1:
+        notes += [f"{name} (one rank)" for name in ("embedding_parallelism", *thresholds)]
+    # A preset describes data for those who want it generated; nobody who reads files has asked for that.
+    if config.data.dataset_type != "synthetic" and config.mode.preset is None:
+        generated = [name for name in dataclasses.asdict(config.data) if name.startswith("synthetic_")]
+        notes += [f"{name} (dataset_type {config.data.dataset_type})" for name in generated if name in config.given]
     return notes
 
 

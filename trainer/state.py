@@ -1,13 +1,13 @@
 """Everything that changes while a model trains, in one object that can be broadcast and saved."""
 
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
 
+from models.click_model import ClickModel
 from models.embedding import FusedTable, LogicalTable
-from models.wide_deep import WideDeep
 from trainer.checkpoint import OPTIMIZER_PREFIX
 from trainer.optimizers import RowOptimizer
 
@@ -16,18 +16,22 @@ LOSS_SCALE_GROWTH_STEPS = 2000
 
 
 class TrainState:
-    """A model, its optimizers' slots, the loss scale and the counters.
+    """A model, its optimizers' slots, the loss scale and the counters, as one rank has them.
 
     Attributes:
       model: the model.
-      optimizers: optimizer group ("wide", "deep") -> optimizer.
+      optimizers: optimizer group ("wide", "deep"; "main") -> optimizer.
+      rank: whose; rank 0 reads and writes for all what is equal on all ranks.
       applied_steps: int32, updates applied: steps less those that loss scaling skipped.
       loss_scale: float32; 1 and fixed unless `dynamic_loss_scale`.
       good_steps: int32, steps since the loss scale last changed.
     """
 
-    def __init__(self, model: WideDeep, optimizers: Mapping[str, RowOptimizer], *, dynamic_loss_scale: bool):
+    def __init__(
+        self, model: ClickModel, optimizers: Mapping[str, RowOptimizer], *, dynamic_loss_scale: bool, rank: int = 0
+    ):
         self.model = model
+        self.rank = rank
         self.optimizers = dict(optimizers)
         self.dynamic_loss_scale = dynamic_loss_scale
         self.applied_steps = tf.Variable(0, dtype=tf.int32, trainable=False)
@@ -45,14 +49,23 @@ class TrainState:
         """(optimizer group, variable) of everything that is not a table, in a fixed order."""
         return list(self._dense)
 
-    def variables(self) -> list[tf.Variable]:
-        """All of the state, in the same order on every rank."""
+    def replicated_variables(self) -> list[tf.Variable]:
+        """What every rank has, in the same order on every rank: to be broadcast before the first step."""
         found = [self.applied_steps, self.loss_scale, self.good_steps]
         for group, variable in self._dense:
             found += [variable, *self.optimizers[group].slots(variable).values()]
-        for table in self.model.tables:
-            found += [table.variable, *self.optimizers[table.group].slots(table.variable).values()]
-        return found
+        return found + self._table_variables(self.model.embeddings.replicated)
+
+    def variables(self) -> list[tf.Variable]:
+        """All of the state that this rank has, its own tables last."""
+        return self.replicated_variables() + self._table_variables(self.model.embeddings.sharded)
+
+    def _table_variables(self, tables: Sequence[FusedTable]) -> list[tf.Variable]:
+        return [
+            variable
+            for table in tables
+            for variable in (table.variable, *self.optimizers[table.group].slots(table.variable).values())
+        ]
 
     def digest(self) -> int:
         """A checksum of every bit of the state, for comparing ranks and runs.
@@ -73,8 +86,8 @@ class TrainState:
         return checksum
 
     def checkpoint_tables(self) -> list["TableView"]:
-        """Every logical table of both parts with its slots, for trainer.checkpoint."""
-        return table_views(self.model, lambda table: self.optimizers[table.group].slots(table.variable))
+        """The tables, with their slots, that this rank reads and writes for trainer.checkpoint."""
+        return table_views(self.model, self.rank, lambda table: self.optimizers[table.group].slots(table.variable))
 
     def dense_variables(self) -> dict[str, tf.Variable]:
         """Variables and slots outside tables, by the names that checkpoints use."""
@@ -88,7 +101,7 @@ class TrainState:
         return named
 
 
-def dense_weights(model: WideDeep) -> dict[str, tf.Variable]:
+def dense_weights(model: ClickModel) -> dict[str, tf.Variable]:
     """The weights outside tables, by a name that does not depend on how tables are fused."""
     return {
         f"{group}/{index}": variable
@@ -98,29 +111,43 @@ def dense_weights(model: WideDeep) -> dict[str, tf.Variable]:
 
 
 def table_views(
-    model: WideDeep, slots: Callable[[FusedTable], Mapping[str, tf.Variable]] = lambda _: {}
+    model: ClickModel, rank: int, slots: Callable[[FusedTable], Mapping[str, tf.Variable]] = lambda _: {}
 ) -> list["TableView"]:
-    """The model's logical tables as trainer.checkpoint reads and writes them, weights alone unless given slots."""
-    return [TableView(table, logical, slots(table)) for table in model.tables for logical in table.tables]
+    """The logical tables that a rank reads and writes for trainer.checkpoint, weights alone unless given slots.
+
+    They are its own and, on rank 0, those that all ranks have.
+    """
+    tables = [*(model.embeddings.replicated if rank == 0 else ()), *model.embeddings.sharded]
+    return [TableView(table, logical, slots(table)) for table in tables for logical in table.tables]
 
 
 class TableView:
-    """A logical table inside a fused one, with its slots, read and written by rows (trainer.checkpoint.Table)."""
+    """A logical table, or the rectangle of it that a fused table holds, with its slots (trainer.checkpoint.Table)."""
 
     def __init__(self, fused: FusedTable, logical: LogicalTable, slots: Mapping[str, tf.Variable]):
         self.name = f"{fused.group}/{logical.name}"
-        self.rows = logical.rows
-        self._offset = fused.row_offsets[logical.name]
+        self.rows, dim = logical.whole or (logical.rows, fused.dim)
+        self.first_row, self.stop_row = logical.first_row, logical.first_row + logical.rows
+        self.first_column, self.stop_column = logical.first_column, logical.first_column + fused.dim
+        self._offset = fused.row_offsets[logical.name] - logical.first_row
         self._variables = {"weights": fused.variable, **slots}
         self.arrays = {
-            name: (tuple(variable.shape[1:]), np.dtype(variable.dtype.as_numpy_dtype))
+            name: ((dim,) if variable.shape.rank == 2 else (), np.dtype(variable.dtype.as_numpy_dtype))
             for name, variable in self._variables.items()
         }
 
-    def read(self, array: str, start: int, stop: int) -> np.ndarray:
-        """Rows start..stop of one array."""
-        return self._variables[array][self._offset + start : self._offset + stop].numpy()
+    # Gathers and scatters, not slices: slicing a variable that a step has written copies all of it first.
 
-    def write(self, array: str, start: int, stop: int, values: np.ndarray) -> None:
-        """Overwrites rows start..stop of one array."""
-        self._variables[array][self._offset + start : self._offset + stop].assign(values)
+    def read(self, array: str, start: int, stop: int) -> np.ndarray:
+        """Rows start..stop of the whole table's, of those columns that are held here."""
+        return tf.gather(self._variables[array], tf.range(self._offset + start, self._offset + stop)).numpy()
+
+    def write(self, array: str, start: int, stop: int, values: np.ndarray, first_column: int = 0) -> None:
+        """Overwrites rows start..stop of one array; of a matrix, from column `first_column` of the whole table on."""
+        variable = self._variables[array]
+        if values.ndim == 2 and values.shape[1] < variable.shape[1]:
+            part = values
+            values = self.read(array, start, stop)
+            values[:, first_column - self.first_column :][:, : part.shape[1]] = part
+        rows = tf.range(self._offset + start, self._offset + stop)
+        variable.scatter_update(tf.IndexedSlices(tf.constant(values), rows))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 import tensorflow as tf
 
-from models.wide_deep import WideDeep
+from models.click_model import ClickModel
 from trainer.optimizers import all_finite
 from trainer.reduction import Reduction
 from trainer.state import LOSS_SCALE_GROWTH_STEPS, TrainState
@@ -42,8 +42,8 @@ def make_train_step(
     the dropout masks.
 
     Figures, all scalars but the last: `loss` (mean over the global batch, all ranks), `skipped` (float32, 1 where a
-    gradient was not finite on some rank and no rank changed a weight), `wire_bytes` (int64, handed to collectives by
-    this rank), `signals` (summed).
+    gradient was not finite on some rank and no rank changed a weight), `wire_bytes` and `alltoall_bytes` (int64, handed
+    by this rank to all collectives, and to alltoall alone), `signals` (summed).
 
     Args:
       state: what the step changes.
@@ -68,42 +68,61 @@ def make_train_step(
         gradients = tape.gradient(scaled, dense_variables + embedded)
         return loss, gradients[: len(dense_variables)], gradients[len(dense_variables) :]
 
+    tables = [*model.embeddings.replicated, *model.embeddings.sharded]
+    num_replicated = len(model.embeddings.replicated)
+
     def apply(dense_gradients, table_gradients):
         rates = {group: schedule(state.applied_steps) for group, schedule in schedules.items()}
         for (group, variable), gradient in zip(state.dense(), dense_gradients, strict=True):
-            state.optimizers[group].apply_dense(variable, gradient, rates[group])
-        for table, slices in zip(model.tables, table_gradients, strict=True):
+            state.optimizers[group].apply_dense(variable, gradient, rates[group], state.applied_steps)
+        for table, slices in zip(tables, table_gradients, strict=True):
             state.optimizers[table.group].apply_rows(
                 table.variable, slices.indices, slices.values, rates[table.group], state.applied_steps
             )
         state.applied_steps.assign_add(1)
         return tf.ones(())
 
+    # float16 overflows, in the model or on the wire. Elsewhere what is not finite shows in the loss.
+    may_overflow = state.dynamic_loss_scale or reduction.half
+    tells_overflow = may_overflow and model.embeddings.is_sharded
+
     @tf.function(reduce_retracing=True, autograph=False)
     def train_step(batch: Batch, signals: tf.Tensor, step: tf.Tensor):
-        ids = batch["ids"]
-        embedded = model.embed(ids)
-        loss_scale = state.loss_scale.read_value()
-        loss, dense_gradients, upstream = dense_part(
-            embedded, batch["numerical"], batch["labels"], tf.stack([tf.constant(seed), step]), loss_scale
-        )
-        slices = [table.row_gradients(ids, gradient) for table, gradient in zip(model.tables, upstream, strict=True)]
         with reduction.comm.counting() as wire:
-            dense_gradients, slices, extras = reduction(dense_gradients, slices, tf.concat([[loss], signals], axis=0))
-            wire_bytes = wire.total()
+            lookup = model.embeddings.lookup(batch["ids"])
+            loss_scale = state.loss_scale.read_value()
+            loss, dense_gradients, upstream = dense_part(
+                lookup.embedded,
+                batch["numerical"],
+                batch["labels"],
+                tf.stack([tf.constant(seed), step]),
+                loss_scale,
+            )
+            slices = model.embeddings.row_gradients(lookup, upstream)
+            slices, own = slices[:num_replicated], slices[num_replicated:]
+            extras = tf.concat([[loss], signals], axis=0)
+            if tells_overflow:
+                # Gradients of a rank's own tables are seen by nobody else.
+                overflow = 1.0 - tf.cast(all_finite([s.values for s in own]), tf.float32) if own else 0.0
+                extras = tf.concat([extras, [overflow]], axis=0)
+            dense_gradients, slices, extras = reduction(dense_gradients, slices, extras)
+            sent = {"wire_bytes": wire.total(), "alltoall_bytes": wire.total("alltoall")}
+        slices += own
         if state.dynamic_loss_scale:
             dense_gradients = [gradient / loss_scale for gradient in dense_gradients]
             slices = [tf.IndexedSlices(s.values / loss_scale, s.indices, s.dense_shape) for s in slices]
-        # float16 overflows, in the model or on the wire. Elsewhere what is not finite shows in the loss.
-        if state.dynamic_loss_scale or reduction.half:
+        if may_overflow:
             # The sums are the same on every rank, and so is the verdict.
-            finite = all_finite([*dense_gradients, *(s.values for s in slices)])
+            summed = [*dense_gradients, *(s.values for s in slices[:num_replicated])]
+            finite = all_finite(summed)
+            if tells_overflow:
+                finite &= extras[-1] == 0.0
             applied = tf.cond(finite, lambda: apply(dense_gradients, slices), lambda: tf.zeros(()))
             if state.dynamic_loss_scale:
                 _update_loss_scale(state, finite)
         else:
             applied = apply(dense_gradients, slices)
-        return {"loss": extras[0], "signals": extras[1:], "skipped": 1.0 - applied, "wire_bytes": wire_bytes}
+        return {"loss": extras[0], "signals": extras[1 : 1 + signals.shape[0]], "skipped": 1.0 - applied, **sent}
 
     return train_step
 
@@ -117,7 +136,7 @@ def _update_loss_scale(state: TrainState, finite: tf.Tensor) -> None:
     state.good_steps.assign(tf.where(grow, 0, good))
 
 
-def make_eval_step(model: WideDeep, *, xla: bool = False) -> tf.types.experimental.PolymorphicFunction:
+def make_eval_step(model: ClickModel, *, xla: bool = False) -> tf.types.experimental.PolymorphicFunction:
     """Makes `eval_step(batch) -> logits`: (rows,) float32, of every row of the local batch, padding included."""
     no_seed = tf.zeros((2,), tf.int32)
 

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from data.errors import InputError
-from data.input_pipeline import BatchStream
+from data.input_pipeline import BatchStream, blank_batch
 from trainer.distributed import SingleProcess, agree
 from trainer.evaluate import Figures
 from trainer.steps import FAILED, STOP
@@ -69,8 +69,8 @@ class SignalledBatches:
     """
 
     def __init__(self, stream: BatchStream):
+        self._stream = stream
         self._batches = iter(stream)
-        self._signature = stream.dataset.element_spec
         self.error: InputError | None = None
 
     def next(self) -> dict[str, tf.Tensor]:
@@ -80,7 +80,7 @@ class SignalledBatches:
                 return next(self._batches)
             except InputError as error:
                 self.error = error
-        return {name: tf.zeros(spec.shape, spec.dtype) for name, spec in self._signature.items()}
+        return blank_batch(self._stream)
 
     def raise_together(self, signals: np.ndarray, comm: SingleProcess) -> None:
         """Raises InputError on every rank if the summed signals of a step say that one has failed."""
@@ -108,6 +108,7 @@ def train(
     evaluate: Callable[[], Figures],
     save: Callable[[int], None],
     stop_requested: Callable[[], bool],
+    learning_rate_flags: str,
     writer: NullWriter,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Outcome:
@@ -124,6 +125,7 @@ def train(
       evaluate: evaluates the model as it is; all ranks call it.
       save: saves the state after the given number of steps; all ranks call it.
       stop_requested: whether this process was asked to end.
+      learning_rate_flags: what to lower where the loss is not finite.
       writer: takes figures at log points and after evaluations.
       clock: seconds, for throughput.
 
@@ -158,8 +160,8 @@ def train(
             if not math.isfinite(loss) and not float(out["skipped"]):
                 # Summed over ranks, so all of them come here; and before anything is saved.
                 raise InputError(
-                    f"the loss of step {step} is {loss}: lower --deep_learning_rate and --linear_learning_rate, or "
-                    "look for extreme numerical features in the data"
+                    f"the loss of step {step} is {loss}: lower {learning_rate_flags}, or look for extreme numerical "
+                    "features in the data"
                 )
         now = clock()
         seconds += now - started

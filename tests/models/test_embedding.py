@@ -3,7 +3,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from models.embedding import FusedTable, LogicalTable, glorot_normal_rows, sum_by_row
+from models import embedding
+from models.embedding import FusedTable, LogicalTable, glorot_normal, initial_rows, sum_by_row, uniform_by_rows
 
 DIM = 2
 # Hotness 1, 1, 3, 3, 1, 2; a table of one row; columns in another order than the features, with a gap (columns 3, 4).
@@ -150,10 +151,20 @@ def test_a_gradient_that_is_not_finite_stays_out_of_the_padding_row(combiner, su
     assert not np.isfinite(dense(fused.row_gradients(tf.constant(ids), tf.constant(upstream)))[:-1]).all()
 
 
-def test_initial_rows_depend_on_seed_and_feature_alone():
+def whole_table(draw, name, rows, dim, seed, **part):
+    """Initial rows as one array, and the first row of each block."""
+    blocks = list(initial_rows(draw, name, rows, dim, seed, **part))
+    return np.concatenate([values for _, values in blocks]), [first for first, _ in blocks]
+
+
+DRAWS = pytest.mark.parametrize("draw", [glorot_normal, uniform_by_rows])
+
+
+@DRAWS
+def test_initial_rows_depend_on_seed_and_feature_alone(draw):
     def rows_of(name, tables, seed):
         fused = FusedTable(tables, 4, combiner="sum", group="deep", name="table")
-        fused.initialize_rows(seed)
+        fused.initialize_rows(seed, draw)
         assert not fused.variable.numpy()[-1].any()
         start = fused.row_offsets[name]
         return fused.variable.numpy()[start : start + 7]
@@ -165,12 +176,54 @@ def test_initial_rows_depend_on_seed_and_feature_alone():
     assert rows_of("page", (page, other), 3).tobytes() == alone.tobytes()
     assert np.abs(rows_of("other", (other, page), 3) - alone).max() > 0.1
     assert np.abs(rows_of("page", (page,), 4) - alone).max() > 0.1
-    assert alone.tobytes() == glorot_normal_rows("page", 7, 4, 3).numpy().tobytes()
+    assert alone.tobytes() == whole_table(draw, "page", 7, 4, 3)[0].tobytes()
+
+
+@DRAWS
+def test_a_slice_of_a_table_starts_as_the_whole_does(draw, monkeypatch):
+    monkeypatch.setattr(embedding, "_BLOCK_VALUES", 40)  # ten rows of four
+    whole, firsts = whole_table(draw, "page", 37, 4, 3)
+    assert whole.shape == (37, 4) and firsts == [0, 10, 20, 30]
+    assert len(np.unique(whole)) == whole.size  # no block repeats another
+    for start in range(0, 37, 3):
+        for stop in range(start + 1, 38, 4):
+            part, firsts = whole_table(draw, "page", 37, 4, 3, start=start, stop=stop)
+            assert (part == whole[start:stop]).all()
+            assert firsts == [start, *range(start // 10 * 10 + 10, stop, 10)]
+
+
+@DRAWS
+def test_a_large_table_is_drawn_in_blocks(draw):
+    """Of the size that is in use."""
+    rows, dim = 20_000, 128
+    whole, firsts = whole_table(draw, "page", rows, dim, 3)
+    assert firsts == [0, 8192, 16384]  # 2**20 values each
+    assert len(np.unique(whole[::100, 0])) == len(whole[::100])
+    assert abs(np.corrcoef(whole[:3000].ravel(), whole[8192:11192].ravel())[0, 1]) < 0.01
+    part, _ = whole_table(draw, "page", rows, dim, 3, start=8000, stop=8400)
+    assert (part == whole[8000:8400]).all()
+
+
+def test_rectangles_start_as_the_whole_does(monkeypatch):
+    monkeypatch.setattr(embedding, "_BLOCK_VALUES", 40)
+    whole, _ = whole_table(uniform_by_rows, "page", 25, 4, 3)
+    parts = (
+        LogicalTable("page", 11, 0, 1, first_row=7, first_column=1, whole=(25, 4)),
+        LogicalTable("page", 7, 0, 1, first_row=18, first_column=2, whole=(25, 4)),
+    )
+    for part in parts:
+        other = LogicalTable("other", 5, 1, 1)
+        fused = FusedTable((other, part), 2, combiner="sum", group="main", name="table")
+        fused.initialize_rows(3, uniform_by_rows)
+        columns = slice(part.first_column, part.first_column + 2)
+        wanted = whole[part.first_row : part.first_row + part.rows, columns]
+        assert (fused.variable.numpy()[5:-1] == wanted).all()
+        assert not fused.variable.numpy()[-1].any()
 
 
 def test_initial_rows_are_distributed_as_those_of_keras():
     rows, dim = 20000, 16
-    ours = glorot_normal_rows("page", rows, dim, 0).numpy().ravel()
+    ours = whole_table(glorot_normal, "page", rows, dim, 0)[0].ravel()
     keras_own = keras.initializers.GlorotNormal(seed=1)((rows, dim)).numpy().ravel()
     wanted = np.sqrt(2 / (rows + dim))
     # The standard error of a standard deviation of n values is below 1 / sqrt(2 n) of it: 0.13 % here.
@@ -179,6 +232,59 @@ def test_initial_rows_are_distributed_as_those_of_keras():
     levels = [0.001, 0.05, 0.25, 0.5, 0.75, 0.95, 0.999]
     np.testing.assert_allclose(np.quantile(ours, levels), np.quantile(keras_own, levels), atol=0.03 * wanted)
     np.testing.assert_allclose([ours.min(), ours.max()], [keras_own.min(), keras_own.max()], rtol=0.01)
+
+
+def test_uniform_rows_are_within_their_limit():
+    rows, dim = 2500, 64  # the limit is 1 / 50
+    ours = whole_table(uniform_by_rows, "page", rows, dim, 0)[0].ravel()
+    assert ours.min() >= -0.02 and ours.max() <= 0.02
+    levels = np.linspace(0, 1, 21)
+    np.testing.assert_allclose(np.quantile(ours, levels), -0.02 + 0.04 * levels, atol=0.0002)
+
+
+def test_the_distribution_is_that_of_the_whole_table(monkeypatch):
+    """A slice of a hundred rows has the variance of the table of ten thousand that it belongs to."""
+    monkeypatch.setattr(embedding, "_BLOCK_VALUES", 1000)
+    part, _ = whole_table(uniform_by_rows, "page", 10_000, 8, 0, start=500, stop=600)
+    assert 0.0095 < np.abs(part).max() <= 0.01
+    part, _ = whole_table(glorot_normal, "page", 10_000, 8, 0, start=500, stop=600)
+    assert abs(part.std() / np.sqrt(2 / 10_008) - 1) < 0.1
+
+
+@COMBINERS
+@SUM_FEATURES
+def test_parts_of_a_table_sum_to_the_whole(combiner, sum_features):
+    """Each owner of some rows pools those alone; the sum over owners is the lookup, absent ids and means included."""
+    tables = (LogicalTable("topics", 9, 5, 3), LogicalTable("ad", 9, 8, 1))
+    fused, weights = make_table(combiner, sum_features=sum_features, tables=tables)
+    ids = make_ids(tables=tables)
+    upstream = np.random.default_rng(2).standard_normal(fused(tf.constant(ids)).shape).astype("f4")
+    gradient = dense(fused.row_gradients(tf.constant(ids), tf.constant(upstream)))
+
+    total = 0
+    for first, last in ((0, 4), (4, 5), (5, 9)):
+        parts = [
+            LogicalTable(t.name, last - first, t.column, t.hotness, first_row=first, whole=(9, DIM)) for t in tables
+        ]
+        owner = FusedTable(parts, DIM, combiner=combiner, group="deep", sum_features=sum_features, name="table")
+        rows = [weights[t.name][first:last] for t in tables]
+        owner.variable.assign(np.concatenate([*rows, np.zeros((1, DIM))]))
+        total = total + owner(tf.constant(ids)).numpy()
+        # Its gradients are the rows of the whole's.
+        own = dense(owner.row_gradients(tf.constant(ids), tf.constant(upstream)))
+        wanted = np.concatenate([gradient[first:last], gradient[9 + first : 9 + last]])
+        np.testing.assert_allclose(own[:-1], wanted, rtol=0, atol=1e-6)
+        assert not own[-1].any()
+    wanted = pooled(weights, ids, combiner, sum_features=sum_features, tables=tables)
+    np.testing.assert_allclose(total, wanted, rtol=0, atol=2e-6)
+
+
+def test_an_owner_of_other_rows_finds_nothing():
+    part = LogicalTable("topics", 2, 0, 3, first_row=4, whole=(9, DIM))
+    fused = FusedTable((part,), DIM, combiner="mean", group="deep", name="table")
+    fused.variable.assign([[1.0, 2.0], [10.0, 20.0], [0.0, 0.0]])
+    found = fused(tf.constant([[3, 6, -1], [4, 5, 8], [4, -1, -1]])).numpy()
+    np.testing.assert_allclose(found, [[0, 0], [11 / 3, 22 / 3], [1, 2]], rtol=1e-6)
 
 
 def test_a_table_is_float32_whatever_the_policy(half_precision):

@@ -192,7 +192,8 @@ def test_dropout_acts_in_training_by_the_seed():
 
 
 def test_the_outbrain_model_has_its_published_size(monkeypatch):
-    monkeypatch.setattr(FusedTable, "initialize_rows", lambda self, seed: None)  # 90 million draws that nobody reads
+    # 90 million draws that nobody reads.
+    monkeypatch.setattr(FusedTable, "initialize_rows", lambda self, seed, draw: None)
     spec = outbrain_feature_spec()
     sizes = pathlib.Path(__file__).parents[2] / "data" / "outbrain" / "embedding_sizes.json"
     dims = embedding_dims(spec, str(sizes))

@@ -72,6 +72,10 @@ class Job:
         self._ranks = ranks
         self._finished = finished
 
+    @property
+    def folder(self) -> pathlib.Path:
+        return self._finished.folder
+
     def results(self, case: str) -> list:
         """What the case returned, by rank; fails with the ranks' traces where it did not return."""
         paths = [self._finished.folder / f"{case}.{rank}.pickle" for rank in range(self._ranks)]
@@ -83,17 +87,17 @@ class Job:
 
 @pytest.fixture(scope="session")
 def start_job(dataset, changed_dataset, tmp_path_factory):
-    """start_job(ranks): runs all cases meant for so many ranks."""
+    """start_job(ranks, name=folder): runs all cases meant for so many ranks, which find the folders by name."""
 
     def shuffled(table: pa.Table) -> pa.Table:
         return table.take(np.random.default_rng(0).permutation(table.num_rows))
 
     datasets = {"plain": str(dataset), "unsorted": str(changed_dataset("valid", shuffled))}
 
-    def start(ranks: int) -> Job:
+    def start(ranks: int, **folders: str) -> Job:
         folder = tmp_path_factory.mktemp(f"job-of-{ranks}")
-        command = [sys.executable, FOLDER / "rank_worker.py", folder, json.dumps(datasets)]
-        return Job(ranks, run_ranks(ranks, command, folder=folder, timeout_s=300))
+        command = [sys.executable, FOLDER / "rank_worker.py", folder, json.dumps(datasets | folders)]
+        return Job(ranks, run_ranks(ranks, command, folder=folder, timeout_s=600))
 
     return start
 
@@ -104,5 +108,17 @@ def two_ranks(start_job) -> Job:
 
 
 @pytest.fixture(scope="session")
-def three_ranks(start_job) -> Job:
-    return start_job(3)
+def half_trained(two_ranks) -> str:
+    """Checkpoints of two ranks with tables of their own, after half of the steps."""
+    two_ranks.results("sharded_checkpoint")  # or the trace of what went wrong
+    return str(two_ranks.folder / "sharded_checkpoint-files" / "half" / "checkpoints")
+
+
+@pytest.fixture(scope="session")
+def three_ranks(start_job, half_trained) -> Job:
+    return start_job(3, half=half_trained)
+
+
+@pytest.fixture(scope="session")
+def four_ranks(start_job, half_trained) -> Job:
+    return start_job(4, half=half_trained)

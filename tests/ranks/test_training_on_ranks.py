@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from trainer.reduction import choose_method
 from trainer.state import INITIAL_LOSS_SCALE
+from trainer.wire_costs import choose_method
 
 EVEN, ODD = 64, 65
 OVERFLOW_STEP = 6

@@ -9,7 +9,8 @@ import tensorflow as tf
 from data.feature_spec import Feature, FeatureSpec
 from models.wide_deep import WideDeep
 from trainer.distributed import SingleProcess
-from trainer.optimizers import Ftrl, RMSprop
+from trainer.ftrl import Ftrl
+from trainer.optimizers import RMSprop
 from trainer.reduction import Reduction
 from trainer.state import TrainState
 from trainer.steps import make_train_step

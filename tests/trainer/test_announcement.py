@@ -61,6 +61,40 @@ def test_learning_rates_are_the_scaled_ones(scaling, rates):
     assert line(lr_scaling=scaling, global_batch_size=4096).endswith(f"learning rates: {rates}")
 
 
+@pytest.mark.parametrize(
+    ("settings", "rate"),
+    [
+        ({"model": "dlrm"}, "learning rate 24, sgd"),
+        ({"model": "dlrm", "optimizer": "rowwise_adagrad", "learning_rate": 0.5}, "learning rate 0.5, rowwise_adagrad"),
+        ({"model": "dlrm", "lr_scaling": "linear", "global_batch_size": 4096}, "learning rate 1.5, sgd"),
+        (
+            {"model": "dcnv2"},
+            "learning rate 0.0001, adam "
+            "(lazy on embedding tables: rows that a batch does not look up keep their state)",
+        ),
+    ],
+)
+def test_the_rate_of_one_optimizer(settings, rate):
+    assert line(**settings).endswith(f" per rank | {rate}")
+
+
+def test_a_preset_is_named():
+    assert line(model="dlrm", preset="tiny") == (
+        "training of dlrm (preset tiny) | CPU, 2 threads a rank | float32 | 1 rank (single process) | "
+        "batch 64 global, 64 per rank | learning rate 0.01, sgd"
+    )
+    assert line(model="dcnv2", preset="criteo", benchmark=True).startswith(
+        "benchmark of training, dcnv2 (preset criteo) |"
+    )
+
+
+@pytest.mark.parametrize("model", ["wide_deep", "dlrm"])
+def test_where_tables_are_not_on_every_rank(model):
+    said = " | 2 ranks (Horovod over Gloo), embedding_parallelism model | batch "
+    assert said in line(TWO, model=model, embedding_parallelism="model")
+    assert "embedding" not in line(TWO, model=model, embedding_parallelism="data")
+
+
 def test_what_fell_back_and_what_has_no_effect_come_last():
     place = Surroundings(CPU, fell_back=("model_dir ./checkpoints", "x 1"), without_effect=("cpu (no GPU here)",))
     assert line(place=place).endswith(

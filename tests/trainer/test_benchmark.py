@@ -92,7 +92,8 @@ def train(clock, *, input_ms=2, step_ms=10, device_ms=3, warmup_steps=2, num_ste
     def train_step(batch, signals, step):
         clock.pass_ms(step_ms if step >= warmup_steps else 1000)
         loss = LateLoss(clock, device_ms)
-        return {"loss": loss, "signals": tf.constant(signals), "wire_bytes": tf.constant(11, tf.int64)}
+        sent = {"wire_bytes": tf.constant(11, tf.int64), "alltoall_bytes": tf.constant(5, tf.int64)}
+        return {"loss": loss, "signals": tf.constant(signals), **sent}
 
     return benchmark.benchmark_training(
         comm=comm or Ranks(),
@@ -132,7 +133,7 @@ def test_a_step_lasts_from_end_to_end_and_until_the_device_is_done(clock):
     assert measured.times.samples_per_sec == pytest.approx(4 / 0.015)
     assert measured.times.input_wait_share == pytest.approx(2 / 15)
     assert (measured.times.warmup_steps, measured.times.measured_steps) == (2, 6)
-    assert (measured.rows, measured.loss, measured.wire_bytes) == (32, 0.25, 11)
+    assert (measured.rows, measured.loss, measured.wire_bytes, measured.alltoall_bytes) == (32, 0.25, 11, 5)
 
 
 def test_slow_warm_up_steps_are_left_out(clock):

@@ -49,6 +49,32 @@ def test_values_come_back_bit_for_bit_here_and_from_numpy(tmp_path, values):
             assert copy.tobytes() == values.tobytes()
 
 
+@pytest.mark.parametrize("bounds", [(0, 500), (1, 700), (2500, 3000), (2999, 3000), (5, 5), (0, 0), (3000, 3000)])
+def test_some_rows_are_read_and_all_are_compared_with_the_checksum(tmp_path, monkeypatch, bounds):
+    monkeypatch.setattr(checkpoint_arrays, "BLOCK_BYTES", 2000)
+    values = np.arange(9000, dtype="i4").reshape(3000, 3)  # many times what the zip's reader reads ahead
+    path, (start, stop) = tmp_path / "a.npz", bounds
+    file = write(path, x=values)
+    sizes, read_some = [], zipfile.ZipExtFile.read
+    monkeypatch.setattr(zipfile.ZipExtFile, "read", lambda self, n=-1: sizes.append(n) or read_some(self, n))
+
+    def read():
+        return list(read_blocks(tmp_path, file, "x", values.shape, values.dtype, 300, start=start, stop=stop))
+
+    blocks = read()
+    assert [first for first, _ in blocks] == list(range(start, stop, 300))
+    for first, block in blocks:
+        np.testing.assert_array_equal(block, values[first : min(first + 300, stop)])
+    assert min(sizes) > 0 and max(sizes) <= 2000
+    content = path.read_bytes()
+    begin = content.index(values.tobytes())
+    for row in (0, 1200, 2600, 2999):  # within the range and outside
+        position = begin + 12 * row
+        path.write_bytes(content[:position] + bytes([content[position] ^ 1]) + content[position + 1 :])
+        with pytest.raises(InputError, match="Bad CRC-32"):
+            read()
+
+
 def test_a_scalar_array_comes_back(tmp_path):
     value = np.array(2.5, "f4")
     file = write_npz(tmp_path / "a.npz", [("x", (), F32, [value])])

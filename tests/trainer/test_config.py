@@ -37,6 +37,25 @@ def test_flat_and_back():
     assert sorted(config.flat()) == sorted(set(names)) == sorted(names)
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"model": "dlrm"},
+        {"model": "dcnv2", "num_cross_layers": 2},
+        {"model": "dlrm", "preset": "tiny", "learning_rate": 0.5, "embedding_parallelism": "model"},
+        {"model": "dcnv2", "preset": "criteo", "column_slice_threshold": 0, "row_slice_threshold": 10**9},
+        {"model": "dlrm", "preset": "tiny", "synthetic_feature_spec": "mine.yaml"},
+    ],
+)
+def test_a_record_of_all_settings_gives_the_same_run(settings):
+    config = RunConfig.from_flat(settings, frozenset(settings))
+    again = RunConfig.from_flat(config.flat(), config.given)
+    assert again == config and again.given == config.given
+    # Settings that are stated stay, whatever the preset and the model say of them.
+    assert RunConfig.from_flat(config.flat()) == dataclasses.replace(config, given=frozenset())
+
+
 def test_bad_values_are_refused_however_they_are_given():
     with pytest.raises(InputError, match="--num_epochs must be at least 1, got 0"):
         dataclasses.replace(RunConfig(), training=TrainingConfig(num_epochs=0))
@@ -86,6 +105,17 @@ def test_default_batch_sizes_fall_back_without_a_gpu():
     assert fall_back_batch_sizes(RunConfig(), has_gpu=True) == (RunConfig(), ())
 
 
+@pytest.mark.parametrize("model", ["dlrm", "dcnv2"])
+def test_a_models_default_batch_sizes_fall_back_and_a_presets_do_not(model):
+    config = RunConfig.from_flat({"model": model}, frozenset({"model"}))
+    smaller, notes = fall_back_batch_sizes(config, has_gpu=False)
+    assert changes(config, smaller) == {"global_batch_size": 4096, "eval_batch_size": 4096} and len(notes) == 2
+    assert fall_back_batch_sizes(config, has_gpu=True) == (config, ())
+    for preset in ("criteo", "tiny"):
+        stated = RunConfig.from_flat({"model": model, "preset": preset}, frozenset({"model", "preset"}))
+        assert fall_back_batch_sizes(stated, has_gpu=False) == (stated, ())
+
+
 def test_given_batch_sizes_never_fall_back():
     given = RunConfig(given=frozenset({"global_batch_size"}))
     config, notes = fall_back_batch_sizes(given, has_gpu=False)
@@ -100,11 +130,36 @@ def test_nothing_else_ever_falls_back(writable):
 
 
 @pytest.mark.parametrize(
-    ("scaling", "batch", "factor"),
-    [("none", 4096, 1), ("linear", 131072, 1), ("linear", 4096, 1 / 32), ("sqrt", 32768, 1 / 2), ("sqrt", 524288, 2)],
+    ("settings", "factor"),
+    [
+        ({"lr_scaling": "none", "global_batch_size": 4096}, 1),
+        ({"lr_scaling": "linear"}, 1),
+        ({"lr_scaling": "linear", "global_batch_size": 131072}, 1),
+        ({"lr_scaling": "linear", "global_batch_size": 4096}, 1 / 32),
+        ({"lr_scaling": "sqrt", "global_batch_size": 32768}, 1 / 2),
+        ({"lr_scaling": "sqrt", "global_batch_size": 524288}, 2),
+        ({"lr_scaling": "linear", "model": "dlrm"}, 1),
+        ({"lr_scaling": "linear", "model": "dlrm", "global_batch_size": 4096}, 1 / 16),
+        ({"lr_scaling": "sqrt", "model": "dcnv2", "global_batch_size": 262144}, 2),
+        # The rate that a preset states is that of the batch that it states.
+        ({"lr_scaling": "linear", "model": "dlrm", "preset": "tiny"}, 1),
+        ({"lr_scaling": "linear", "model": "dlrm", "preset": "tiny", "global_batch_size": 128}, 2),
+        ({"lr_scaling": "linear", "model": "dcnv2", "preset": "criteo", "global_batch_size": 128}, 1 / 512),
+    ],
 )
-def test_learning_rate_factor(scaling, batch, factor):
-    assert TrainingConfig(lr_scaling=scaling, global_batch_size=batch).learning_rate_factor() == pytest.approx(factor)
+def test_learning_rate_factor(settings, factor):
+    assert RunConfig.from_flat(settings).learning_rate_factor() == pytest.approx(factor)
+
+
+def test_flags_of_the_learning_rates():
+    flags = {
+        model: RunConfig.from_flat({"model": model}).learning_rate_flags for model in ("wide_deep", "dlrm", "dcnv2")
+    }
+    assert flags == {
+        "wide_deep": "--deep_learning_rate and --linear_learning_rate",
+        "dlrm": "--learning_rate",
+        "dcnv2": "--learning_rate",
+    }
 
 
 @pytest.mark.parametrize(

@@ -141,6 +141,9 @@ def test_alone_every_exchange_gives_back_what_it_was_given():
 def test_bytes_on_the_wire_are_counted_by_size_and_type():
     counter = WireCounter()
     assert counter.total().numpy() == 0
-    counter.add(tf.zeros((3, 5), tf.float16))
-    counter.add(tf.zeros((4,), tf.int64))
-    assert counter.total().numpy() == 3 * 5 * 2 + 4 * 8
+    counter.add("allreduce", tf.zeros((3, 5), tf.float16))
+    counter.add("alltoall", tf.zeros((4,), tf.int64))
+    counter.add("alltoall", tf.zeros((2,), tf.int32))
+    assert counter.total().numpy() == 3 * 5 * 2 + 4 * 8 + 2 * 4
+    assert counter.total("alltoall").numpy() == 4 * 8 + 2 * 4
+    assert counter.total("allgather").numpy() == 0

@@ -147,24 +147,25 @@ def test_what_cannot_fit_is_refused_with_both_amounts(dataset, tmp_path, field, 
     document["feature_spec"]["topics"][field] = value
     shutil.copytree(dataset, tmp_path / "large")
     (tmp_path / "large" / "feature_spec.yaml").write_text(yaml.safe_dump(document))
-    with pytest.raises(InputError, match=rf"GiB and this machine has .* feature 'topics' .*{field} {value}"):
+    with pytest.raises(InputError, match=rf"where .* GiB are available; .* feature 'topics' .*{field} {value}"):
         small_runs.open_experiment(small_runs.configure(tmp_path / "large", tmp_path))
 
 
 def test_memory_is_that_of_all_ranks_of_the_machine(dataset, tmp_path):
     config = small_runs.configure(dataset, tmp_path)
     spec = experiment.open_spec(config)
-    # Rows of 4 embedding values, their slot and last step, 3 values of the wide part; ids and embeddings of the batch.
+    # Rows of 4 embedding values, their slot and last step, 3 values of the wide part. Of the batch: ids, and of each
+    # feature 4 values and of all together one of the wide part, with their gradients.
     tables = 4 * (2 * 4 + 1 + 3) * (7 + 40 + 12)
-    batch = 4 * (4 + 1) * (1 + 1 + 3) * small_runs.BATCH
-    assembly.check_memory(config, spec, SingleProcess(), tables + batch)
+    batch = 4 * ((1 + 1 + 3) + 2 * (3 * 4 + 1)) * small_runs.BATCH
+    assembly.place_tables(config, spec, SingleProcess(), tables + batch)
     with pytest.raises(InputError):
-        assembly.check_memory(config, spec, SingleProcess(), tables + batch - 1)
+        assembly.place_tables(config, spec, SingleProcess(), tables + batch - 1)
     two = SingleProcess(size=2, local_size=2)
-    assembly.check_memory(config, spec, two, 2 * tables + batch)
+    assembly.place_tables(config, spec, two, 2 * tables + batch)
     with pytest.raises(InputError):
-        assembly.check_memory(config, spec, two, 2 * tables + batch - 1)
-    assembly.check_memory(config, spec, SingleProcess(), None)
+        assembly.place_tables(config, spec, two, 2 * tables + batch - 1)
+    assembly.place_tables(config, spec, SingleProcess(), None)
 
 
 def test_a_folder_of_checkpoints_that_cannot_be_used_is_found_before_training(train, idle, tmp_path):

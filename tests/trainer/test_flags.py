@@ -8,6 +8,7 @@ import pytest
 from data.errors import InputError
 from trainer import flags
 from trainer.config import RunConfig
+from trainer.presets import MODELS_OF
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -47,14 +48,42 @@ NEW_DEFAULTS = {
     "lr_scaling": "none",
     "amp_dtype": "float16",
     "data_shards": "96",
+    "embedding_dim": "128",
+    "bottom_mlp_dims": "512,256,128",
+    "top_mlp_dims": "1024,1024,512,256,1",
+    "interaction": "dot",
+    "self_interaction": "false",
+    "num_cross_layers": "3",
+    "cross_layer_projection_dim": "512",
+    "optimizer": "sgd",
+    "learning_rate": "24.0",
+    "warmup_steps": "8000",
+    "decay_start_step": "48000",
+    "decay_steps": "24000",
+    "embedding_parallelism": "data",
+    "synthetic_dataset_pooling": "any",
     # Without a default: not in force unless given.
     "max_steps": None,
     "deep_warmup_steps": None,
     "deep_decay_step": None,
     "checkpoint_every_steps": None,
+    "preset": None,
+    "column_slice_threshold": None,
+    "row_slice_threshold": None,
+    "data_parallel_threshold": None,
+    "synthetic_dataset_cardinalities": None,
+    "synthetic_dataset_hotness": None,
+    "synthetic_dataset_num_numerical_features": None,
+    "synthetic_dataset_power_law_exponent": None,
+    "synthetic_feature_spec": None,
 }
 CHOICES = {
-    "model": "wide_deep,dlrm",
+    "model": "wide_deep,dlrm,dcnv2",
+    "preset": "criteo,tiny",
+    "interaction": "dot,concat",
+    "optimizer": "sgd,adagrad,rowwise_adagrad,rmsprop,adam",
+    "embedding_parallelism": "data,model,auto",
+    "synthetic_dataset_pooling": "any,distinct,fixed",
     "dataset_type": "parquet,synthetic",
     "lr_scaling": "none,sqrt,linear",
     "combiner": "sum,mean",
@@ -105,7 +134,24 @@ REFUSED = [
     ("--benchmark_warmup_steps=-1", "--benchmark_warmup_steps"),
     ("--affinity=some", "all|single|single_unique|unique_interleaved|unique_contiguous|disabled"),
     ("--combiner=max", "sum|mean"),
-    ("--model=deepfm", "wide_deep|dlrm"),
+    ("--model=deepfm", "wide_deep|dlrm|dcnv2"),
+    ("--model=dlrm --preset=small", "criteo|tiny"),
+    ("--model=dlrm --interaction=cross", "dot|concat"),
+    ("--model=dlrm --optimizer=ftrl", "sgd|adagrad|rowwise_adagrad|rmsprop|adam"),
+    ("--embedding_parallelism=hybrid", "data|model|auto"),
+    ("--synthetic_dataset_pooling=sum", "any|distinct|fixed"),
+    (
+        "--model=dlrm --embedding_dim=64,x",
+        "--embedding_dim must be a comma-separated list of positive sizes, got '64,x'",
+    ),
+    ("--model=dlrm --embedding_dim=", "--embedding_dim must be a comma-separated list of positive sizes"),
+    ("--model=dlrm --bottom_mlp_dims=8,1.5", "--bottom_mlp_dims must be a comma-separated list of positive sizes"),
+    ("--model=dlrm --top_mlp_dims=8,,1", "--top_mlp_dims must be a comma-separated list of positive sizes"),
+    ("--synthetic_dataset_cardinalities=9,many", "--synthetic_dataset_cardinalities must be a comma-separated list"),
+    ("--synthetic_dataset_cardinalities=", "--synthetic_dataset_cardinalities must be a comma-separated list"),
+    ("--synthetic_dataset_hotness=1,0", "--synthetic_dataset_hotness must be a comma-separated list"),
+    ("--synthetic_dataset_power_law_exponent=steep", "steep"),
+    ("--row_slice_threshold=1e6", "1e6"),
     ("--dataset_type=csv", "parquet|synthetic"),
     ("--lr_scaling=cubic", "none|sqrt|linear"),
     ("--amp_dtype=float32", "float16|bfloat16"),
@@ -154,6 +200,22 @@ def test_help_lists_the_choices(help_text):
     assert {name: listed[name][0] for name in CHOICES} == {name: f"{{{words}}}" for name, words in CHOICES.items()}
 
 
+def test_help_says_which_models_have_a_flag(help_text):
+    bodies = dict(re.findall(r"^  --(?:\[no\])?(\w+).*\n      (.+)$", help_text, flags=re.MULTILINE))
+    owners = {name: body[1 : body.index("]")] for name, body in bodies.items() if body.startswith("[")}
+    assert owners["deep_dropout"] == owners["embedding_sizes_file"] == "wide_deep"
+    assert owners["embedding_dim"] == owners["optimizer"] == owners["preset"] == "dlrm, dcnv2"
+    assert (owners["self_interaction"], owners["num_cross_layers"]) == ("dlrm", "dcnv2")
+    assert not {"model", "combiner", "global_batch_size", "embedding_parallelism", "use_checkpoint"} & set(owners)
+
+
+def test_help_says_where_a_model_has_a_default_of_its_own(help_text):
+    bodies = dict(re.findall(r"^  --(\w+).*\n      (.+)$", help_text, flags=re.MULTILINE))
+    assert bodies["eval_batch_size"].endswith(" With dlrm and dcnv2 by default 65536. Default: 131072.")
+    assert bodies["optimizer"].endswith(" With dcnv2 by default adam. Default: sgd.")
+    assert "by default" not in bodies["decay_steps"]
+
+
 def test_help_comes_before_a_complaint_about_values():
     with pytest.raises(flags.HelpRequested):
         parse("--num_epochs=0 --help")
@@ -184,6 +246,12 @@ def test_what_cannot_be_is_refused_in_one_line_that_names_it(line, said):
         ("--nouse_checkpoint", "use_checkpoint", False),
         ("--deep_hidden_units=1024,1024,512", "deep_hidden_units", (1024, 1024, 512)),
         ("--deep_hidden_units 8", "deep_hidden_units", (8,)),
+        ("--synthetic_dataset_cardinalities=10,1000000", "synthetic_dataset_cardinalities", (10, 1000000)),
+        ("--synthetic_dataset_power_law_exponent 0", "synthetic_dataset_power_law_exponent", 0.0),
+        ("--synthetic_dataset_pooling=fixed", "synthetic_dataset_pooling", "fixed"),
+        ("--synthetic_feature_spec a/b.yaml", "synthetic_feature_spec", "a/b.yaml"),
+        ("--embedding_parallelism=model", "embedding_parallelism", "model"),
+        ("--row_slice_threshold=0", "row_slice_threshold", 0),
         ("--affinity single_unique", "affinity", "single_unique"),
         ("--deep_learning_rate 1e-3", "deep_learning_rate", 0.001),
         ("--num_epochs=1 --num_epochs=2", "num_epochs", 2),
@@ -200,14 +268,33 @@ def test_spellings_that_users_have(line, name, value):
     }
 
 
+@pytest.mark.parametrize(
+    ("line", "name", "value"),
+    [
+        ("--embedding_dim=64", "embedding_dim", (64,)),
+        ("--bottom_mlp_dims 512,128", "bottom_mlp_dims", (512, 128)),
+        ("--top_mlp_dims=8,1", "top_mlp_dims", (8, 1)),
+        ("--self_interaction", "self_interaction", True),
+        ("--optimizer=rowwise_adagrad", "optimizer", "rowwise_adagrad"),
+        ("--learning_rate=1e-2", "learning_rate", 0.01),
+        ("--decay_steps=0", "decay_steps", 0),
+    ],
+)
+def test_spellings_of_dlrm(line, name, value):
+    config, plain = parse(f"--model=dlrm {line}"), parse("--model=dlrm")
+    assert config.flat() == plain.flat() | {name: value} and config.given == {"model", name}
+
+
 def test_a_value_with_spaces_and_quotes_arrives_unharmed():
     assert flags.parse(["--dataset_path", "a b/'c' (d)"]).data.dataset_path == "a b/'c' (d)"
 
 
-def test_every_setting_can_be_given():
-    config = RunConfig()
+@pytest.mark.parametrize("model", ["wide_deep", "dlrm", "dcnv2"])
+def test_every_setting_of_a_model_can_be_given(model):
+    config = RunConfig.from_flat({"model": model})
     line = []
-    for name, value in config.flat().items():
+    own = {name: value for name, value in config.flat().items() if model in MODELS_OF.get(name, (model,))}
+    for name, value in own.items():
         if isinstance(value, bool):
             line.append(f"--{'' if value else 'no'}{name}")
         elif value is not None:
@@ -215,7 +302,7 @@ def test_every_setting_can_be_given():
             line += [f"--{name}", str(text)]
     parsed = flags.parse(line)
     assert parsed.flat() == config.flat()
-    assert parsed.given == {name for name, value in config.flat().items() if value is not None}
+    assert parsed.given == {name for name, value in own.items() if value is not None}
 
 
 def test_the_command_line_imports_nothing_heavy():

@@ -2,30 +2,11 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from optimizer_cases import DIM, ROWS, STEPS, apply_all_rows, gradients, touched_rows
 
-from trainer.optimizers import SGD, Ftrl, RMSprop, all_finite, default_decay_step, warmup_then_steps_down
-
-ROWS, DIM, STEPS = 40, 3, 50
-
-
-def touched_rows(seed=0):
-    """Per step distinct rows by a power law: row 0 nearly always, some rows after many steps, some never."""
-    rng = np.random.default_rng(seed)
-    steps = [np.unique(((ROWS - 3) * rng.random(6) ** 3).astype("i4")) for _ in range(STEPS)]
-    steps[7] = steps[7][:0]  # a step without any row
-    steps[STEPS - 1] = np.append(steps[STEPS - 1], ROWS - 1).astype("i4")  # missed all steps but the last
-    counts = np.bincount(np.concatenate(steps), minlength=ROWS)
-    assert counts[0] > 30 and counts[ROWS - 1] == 1 and not counts[ROWS - 3 : ROWS - 1].any()
-    return steps
-
-
-def gradients(seed=1):
-    """(steps, rows, dim) gradients of sizes between 1e-4 and 10, zero where a row is not touched."""
-    rng = np.random.default_rng(seed)
-    found = np.zeros((STEPS, ROWS, DIM), "f4")
-    for step, rows in enumerate(touched_rows()):
-        found[step, rows] = rng.standard_normal((len(rows), DIM)) * 10.0 ** rng.uniform(-4, 1, (len(rows), 1))
-    return found
+from trainer.ftrl import Ftrl
+from trainer.optimizers import SGD, Adagrad, Adam, RMSprop, RowwiseAdagrad, all_finite
+from trainer.schedules import warmup_then_steps_down
 
 
 def initial_weights(optimizer):
@@ -55,6 +36,13 @@ def schedule(step):
 
 # (ours, Keras's, rate at a step, our slots -> Keras's)
 CASES = {
+    "Adagrad": (Adagrad, keras.optimizers.Adagrad, schedule, {"accumulator": "accumulator"}),
+    "Adagrad, large epsilon": (
+        lambda: Adagrad(initial_accumulator=0.0, epsilon=0.5),
+        lambda: keras.optimizers.Adagrad(initial_accumulator_value=0.0, epsilon=0.5),
+        schedule,
+        {"accumulator": "accumulator"},
+    ),
     "RMSprop": (
         lambda: RMSprop(rho=0.5),
         lambda: keras.optimizers.RMSprop(rho=0.5),
@@ -84,6 +72,30 @@ CASES = {
     "SGD": (SGD, keras.optimizers.SGD, schedule, {}),
 }
 
+# Those whose rows in a table are updated otherwise than a dense variable is.
+DENSE_CASES = CASES | {
+    "RowwiseAdagrad": (RowwiseAdagrad, keras.optimizers.Adagrad, schedule, {"accumulator": "accumulator"}),
+    "Adam": (Adam, keras.optimizers.Adam, schedule, {"m": "momentum", "v": "velocity"}),
+    "Adam, other decays": (
+        lambda: Adam(beta_1=0.5, beta_2=0.75, epsilon=0.1),
+        lambda: keras.optimizers.Adam(beta_1=0.5, beta_2=0.75, epsilon=0.1),
+        schedule,
+        {"m": "momentum", "v": "velocity"},
+    ),
+}
+
+
+def assert_slots_equal(optimizer, variable, wanted):
+    """Slots, by their names, equal those of Keras."""
+    # Ours hold n + epsilon.
+    offset = optimizer.epsilon if isinstance(optimizer, Adagrad) else 0.0
+    slots = {name: slot.numpy() - offset for name, slot in optimizer.slots(variable).items() if name != "last_step"}
+    assert slots.keys() == wanted.keys()
+    # 1 - 0.999 is 1.3e-5 smaller in float32, and Keras computes it in float64.
+    rtol = 2e-5 if isinstance(optimizer, Adam) else 1e-6
+    for name, slot in slots.items():
+        np.testing.assert_allclose(slot, wanted[name], rtol=rtol, atol=1e-6)
+
 
 @pytest.mark.parametrize("case", list(CASES))
 def test_row_updates_equal_dense_updates_by_keras(case):
@@ -93,43 +105,41 @@ def test_row_updates_equal_dense_updates_by_keras(case):
     variable = tf.Variable(start)
     optimizer.create_slots(variable, is_table=True)
     rates = [np.float32(rate_at(step)) for step in range(STEPS)]
-    apply = tf.function(optimizer.apply_rows, reduce_retracing=True, autograph=False)
-    for step, (rows, gradient) in enumerate(zip(touched_rows(), gradients(), strict=True)):
-        order = np.random.default_rng(step).permutation(rows)  # rows come in the order of a batch, not sorted
-        apply(variable, tf.constant(order), tf.constant(gradient[order]), tf.constant(rates[step]), tf.constant(step))
+    apply_all_rows(optimizer, variable, touched_rows(), gradients(), rates)
     optimizer.bring_up_to_date(variable, STEPS)
 
     wanted, wanted_slots = run_keras(make_keras(), start, rates)
-    assert np.abs(wanted - start).max() > 0.1
+    assert np.abs(wanted - start).max() > 0.05
     np.testing.assert_allclose(variable.numpy(), wanted, rtol=1e-6, atol=1e-6)
-    slots = {name: slot for name, slot in optimizer.slots(variable).items() if name != "last_step"}
-    assert slots.keys() == slot_names.keys()
-    for name, slot in slots.items():
-        np.testing.assert_allclose(slot.numpy(), wanted_slots[slot_names[name]], rtol=1e-6, atol=1e-6)
+    assert_slots_equal(optimizer, variable, {name: wanted_slots[keras_name] for name, keras_name in slot_names.items()})
     if "last_step" in optimizer.slots(variable):
         assert (optimizer.slots(variable)["last_step"].numpy() == STEPS).all()
 
 
-@pytest.mark.parametrize("case", list(CASES))
+@pytest.mark.parametrize("case", list(DENSE_CASES))
 def test_dense_updates_equal_those_of_keras(case):
-    make, make_keras, rate_at, slot_names = CASES[case]
+    make, make_keras, rate_at, slot_names = DENSE_CASES[case]
     optimizer = make()
     start = initial_weights(optimizer)
     variable = tf.Variable(start)
     optimizer.create_slots(variable, is_table=False)
     rates = [np.float32(rate_at(step)) for step in range(STEPS)]
-    for gradient, rate in zip(gradients(), rates, strict=True):
-        optimizer.apply_dense(variable, tf.constant(gradient), tf.constant(rate))
+    apply = tf.function(optimizer.apply_dense, autograph=False)
+    for step, (gradient, rate) in enumerate(zip(gradients(), rates, strict=True)):
+        apply(variable, tf.constant(gradient), tf.constant(rate), tf.constant(step))
     wanted, wanted_slots = run_keras(make_keras(), start, rates)
-    np.testing.assert_allclose(variable.numpy(), wanted, rtol=1e-6, atol=1e-6)
-    assert optimizer.slots(variable).keys() == slot_names.keys()
-    for name, slot in optimizer.slots(variable).items():
-        np.testing.assert_allclose(slot.numpy(), wanted_slots[slot_names[name]], rtol=1e-6, atol=1e-6)
+    assert np.abs(wanted - start).max() > 0.05
+    # Float32 errors of Adam: ours in 1 - beta_2, Keras's in its powers of beta_2.
+    np.testing.assert_allclose(variable.numpy(), wanted, rtol=1e-6, atol=2e-5 if optimizer.lazy else 1e-6)
+    assert_slots_equal(optimizer, variable, {name: wanted_slots[keras_name] for name, keras_name in slot_names.items()})
 
 
-@pytest.mark.parametrize("case", list(CASES))
-def test_only_touched_rows_are_written(case):
-    optimizer = CASES[case][0]()
+ALL = {name: case[0] for name, case in DENSE_CASES.items()}
+
+
+@pytest.mark.parametrize("name", list(ALL))
+def test_only_touched_rows_are_written(name):
+    optimizer = ALL[name]()
     variable = tf.Variable(initial_weights(optimizer))
     optimizer.create_slots(variable, is_table=True)
     everything = [variable, *optimizer.slots(variable).values()]
@@ -143,9 +153,9 @@ def test_only_touched_rows_are_written(case):
             assert (new.numpy()[rows] != old[rows]).all()
 
 
-@pytest.mark.parametrize("case", list(CASES))
-def test_a_row_of_zero_weights_and_gradients_stays_zero(case):
-    optimizer = CASES[case][0]()
+@pytest.mark.parametrize("name", list(ALL))
+def test_a_row_of_zero_weights_and_gradients_stays_zero(name):
+    optimizer = ALL[name]()
     variable = tf.Variable(tf.zeros((3, DIM)))
     optimizer.create_slots(variable, is_table=True)
     for step in range(3):
@@ -154,6 +164,81 @@ def test_a_row_of_zero_weights_and_gradients_stays_zero(case):
         )
     assert variable.numpy()[2].tobytes() == bytes(4 * DIM)
     assert variable.numpy()[0].all()
+
+
+@pytest.mark.parametrize("name", list(ALL))
+def test_a_gradient_of_zero_is_the_same_as_a_row_that_is_missing(name):
+    """Reductions that add whole tables leave such rows out, others do not."""
+
+    def run(rows_of_last_step):
+        optimizer = ALL[name]()
+        variable = tf.Variable(initial_weights(optimizer))
+        optimizer.create_slots(variable, is_table=True)
+        values = {1: [1.0, -2.0, 0.5], 4: [0.5, 0.25, 3.0]}
+        for step, rows in enumerate([[1, 4], rows_of_last_step]):
+            gradient = tf.constant([values[row] if row == 1 or step == 0 else [0.0] * DIM for row in rows])
+            optimizer.apply_rows(variable, tf.constant(rows), gradient, tf.constant(0.05), tf.constant(step))
+        optimizer.bring_up_to_date(variable, 2)
+        return [variable.numpy(), *(slot.numpy() for slot in optimizer.slots(variable).values())]
+
+    for with_zero, without in zip(run([4, 1]), run([1]), strict=True):
+        np.testing.assert_array_equal(with_zero, without)
+
+
+@pytest.mark.parametrize("name", list(ALL))
+@pytest.mark.parametrize("is_table", [False, True])
+def test_what_is_not_finite_is_not_hidden(name, is_table):
+    optimizer = ALL[name]()
+    variable = tf.Variable(tf.zeros((2, 2)))
+    optimizer.create_slots(variable, is_table=is_table)
+    gradient, rate, step = tf.constant([[1.0, np.nan], [1.0, 1.0]]), tf.constant(0.05), tf.constant(0)
+    if is_table:
+        optimizer.apply_rows(variable, tf.constant([0, 1]), gradient, rate, step)
+    else:
+        optimizer.apply_dense(variable, gradient, rate, step)
+    # TensorFlow's dense FTRL takes a weight of zero where its slots are NaN.
+    assert any(np.isnan(v.numpy()[0]).any() for v in [variable, *optimizer.slots(variable).values()])
+    assert np.isfinite(variable.numpy()[1]).all()
+
+
+@pytest.mark.parametrize("name", list(ALL))
+def test_row_updates_never_read_a_whole_table(name):
+    """Once updated by rows, a variable is copied whenever it is read as a whole: as operand or to slice it."""
+    optimizer = ALL[name]()
+    variable = tf.Variable(tf.zeros((ROWS, DIM)))
+    optimizer.create_slots(variable, is_table=True)
+
+    @tf.function(autograph=False)
+    def update(rows, gradient, rate, step):
+        optimizer.apply_rows(variable, rows, gradient, rate, step)
+        optimizer.bring_up_to_date(variable, 3)
+
+    shapes = [
+        tf.TensorSpec((None,), tf.int32),
+        tf.TensorSpec((None, DIM)),
+        tf.TensorSpec(()),
+        tf.TensorSpec((), tf.int32),
+    ]
+    operations = {operation.type for operation in update.get_concrete_function(*shapes).graph.get_operations()}
+    assert any(name.startswith("Resource") for name in operations)
+    assert "ReadVariableOp" not in operations
+
+
+@pytest.mark.parametrize("name", list(ALL))
+def test_declared_slot_sizes_are_those_of_a_table(name):
+    optimizer = ALL[name]()
+    variable = tf.Variable(tf.zeros((7, 5)))
+    optimizer.create_slots(variable, is_table=True)
+    slots = list(optimizer.slots(variable).values())
+    assert [slot.dtype.size for slot in slots] == [4] * len(slots)
+    shapes = sorted(tuple(slot.shape) for slot in slots)
+    assert shapes == [(7,)] * optimizer.slots_per_row + [(7, 5)] * optimizer.slots_per_weight
+
+
+def test_which_optimizers_are_lazy_and_which_need_whole_rows():
+    made = [make() for make in ALL.values()]
+    assert {type(optimizer) for optimizer in made if optimizer.lazy} == {Adam}
+    assert {type(optimizer) for optimizer in made if optimizer.couples_columns} == {RowwiseAdagrad}
 
 
 def test_missed_steps_decay_when_a_row_is_touched_again():
@@ -183,61 +268,6 @@ def test_large_tables_are_brought_up_to_date_in_blocks():
     optimizer.bring_up_to_date(variable, 3)
     rms = optimizer.slots(variable)["rms"].numpy()
     assert (rms == np.array([1 / 8, 1 / 4, 1 / 2, 1, 1 / 4])[:, np.newaxis]).all()
-
-
-def test_ftrl_refuses_initial_weights():
-    for is_table in (False, True):
-        with pytest.raises(ValueError, match=r"exact only for initial weights of zero; 'page.*' holds others"):
-            Ftrl(0.1).create_slots(tf.Variable([[0.0], [1e-30]], name="page"), is_table=is_table)
-
-
-@pytest.mark.parametrize(
-    "rate", [lambda step: 0.1, keras.optimizers.schedules.ExponentialDecay(0.1, 1, 0.5), tf.constant(0.1), "0.1", 0.0]
-)
-def test_ftrl_refuses_a_rate_that_is_not_constant(rate):
-    with pytest.raises(ValueError, match="constant learning rate above 0, got"):
-        Ftrl(rate)
-
-
-@pytest.mark.parametrize("rate", [-0.1, float("nan"), float("inf")])
-def test_ftrl_refuses_an_impossible_rate(rate):
-    with pytest.raises(ValueError, match=f"constant learning rate above 0, got {rate}"):
-        Ftrl(rate)
-
-
-@pytest.mark.parametrize("bad", [{"l1": -0.1}, {"l2": -0.1}, {"initial_accumulator": 0.0}, {"l1": float("nan")}])
-def test_ftrl_refuses_impossible_penalties(bad):
-    with pytest.raises(ValueError, match="needs l1, l2 >= 0 and an initial accumulator > 0"):
-        Ftrl(0.1, **bad)
-
-
-@pytest.mark.parametrize(
-    ("step", "rate"),
-    # base 0.8, 4 steps of warm-up, decay at step 10
-    [(0, 0.0), (1, 0.2), (2, 0.4), (3, 0.6), (4, 0.2), (5, 0.2), (9, 0.2), (10, 0.1), (11, 0.1), (10**6, 0.1)],
-)
-def test_learning_rate_by_hand(step, rate):
-    found = warmup_then_steps_down(0.8, warmup_steps=4, decay_step=10, step=tf.constant(step))
-    assert found.dtype == tf.float32 and found.shape == ()
-    np.testing.assert_allclose(found, rate, rtol=1e-6)
-
-
-def test_learning_rate_without_a_warm_up_and_with_a_decay_within_it():
-    def rates(**options):
-        return [float(warmup_then_steps_down(0.8, step=tf.constant(step), **options)) for step in range(5)]
-
-    np.testing.assert_allclose(rates(warmup_steps=0, decay_step=2), [0.2, 0.2, 0.1, 0.1, 0.1], rtol=1e-6)
-    np.testing.assert_allclose(rates(warmup_steps=0, decay_step=0), [0.1] * 5, rtol=1e-6)
-    np.testing.assert_allclose(rates(warmup_steps=4, decay_step=1), [0, 0.2, 0.4, 0.6, 0.1], rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("warmup", "total", "decay"),
-    # 6 and 20 epochs of 100 steps: half of the remaining 14 epochs is done after 13
-    [(600, 2000, 1300), (0, 10, 5), (0, 11, 5), (3, 10, 6), (10, 10, 10), (20, 10, 20)],
-)
-def test_default_decay_step(warmup, total, decay):
-    assert default_decay_step(warmup, total) == decay
 
 
 @pytest.mark.parametrize(

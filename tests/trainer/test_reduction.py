@@ -3,7 +3,8 @@ import pytest
 import tensorflow as tf
 
 from trainer.distributed import SingleProcess
-from trainer.reduction import Reduction, _touched_rows, choose_method
+from trainer.reduction import Reduction, _touched_rows
+from trainer.wire_costs import choose_method
 
 ROWS, DIM = 9, 2  # the last row is that of absent ids
 PADDING = ROWS - 1

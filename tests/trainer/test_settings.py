@@ -82,7 +82,8 @@ def test_model_settings_reach_the_model(train, idle, tmp_path):
 
 def test_dropout_drops_the_stated_share(dataset, tmp_path):
     config = small_runs.configure(dataset, tmp_path, deep_hidden_units=(50,), deep_dropout=0.25)
-    mlp = assembly.make_model(config, experiment.open_spec(config)).mlp
+    spec, comm = experiment.open_spec(config), SingleProcess()
+    mlp = assembly.make_model(config, spec, comm, assembly.place_tables(config, spec, comm, None)).mlp
     inputs = tf.ones((2000, 14))
     active = mlp(inputs, seed=tf.constant([1, 2]), training=False).numpy() > 0
     dropped = mlp(inputs, seed=tf.constant([1, 2]), training=True).numpy()[active] == 0

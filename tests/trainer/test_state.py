@@ -172,7 +172,7 @@ def test_names_of_dense_variables(trained):
 
 def test_evaluation_restores_weights_without_slots(trained, tmp_path):
     model = make_model(seed=99)
-    views = table_views(model)
+    views = table_views(model, 0)
     assert all(list(view.arrays) == ["weights"] for view in views)
     batch = make_batch(5)
     wanted = trained.state.model(batch).numpy()

@@ -60,6 +60,7 @@ def test_figures_and_signals():
         "loss": (np.float32, ()),
         "skipped": (np.float32, ()),
         "wire_bytes": (np.int64, ()),
+        "alltoall_bytes": (np.int64, ()),
         "signals": (np.float32, (2,)),
     }
     assert figures["signals"].tolist() == [0.25, 3.0]

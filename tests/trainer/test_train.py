@@ -67,6 +67,7 @@ class Loop:
             evaluate=self.evaluate,
             save=lambda step: self.record("save", step),
             stop_requested=lambda: self.step >= self.stop_from,
+            learning_rate_flags="--the_rate",
             writer=self.writer,
             clock=lambda: self.now,
             **settings,
@@ -236,7 +237,7 @@ def test_another_ranks_failure_ends_this_rank_too():
 @pytest.mark.parametrize("loss", [math.nan, math.inf])
 def test_a_loss_that_is_not_finite_ends_training_at_the_next_log_point(loss):
     loop = Loop(losses=dict.fromkeys(range(2, 11), loss))
-    with pytest.raises(InputError, match=f"the loss of step 3 is {loss}: lower --deep_learning_rate"):
+    with pytest.raises(InputError, match=f"the loss of step 3 is {loss}: lower --the_rate"):
         loop.run(log_every_steps=3)
     assert loop.events == []
 
