@@ -48,21 +48,27 @@ def table_groups(config: RunConfig, spec: FeatureSpec) -> list[TableGroup]:
     )
 
 
-def place_tables(config: RunConfig, spec: FeatureSpec, comm: SingleProcess, memory_bytes: int | None) -> Placement:
+def place_tables(
+    config: RunConfig, spec: FeatureSpec, comm: SingleProcess, memory_bytes: int | None, *, own_device: bool = False
+) -> Placement:
     """Where each embedding table is going to live: the same on every rank, and nothing is allocated.
 
     Args:
       config: model, optimizer, parallelism and thresholds.
       spec: the features.
       comm: the ranks, which must all call it.
-      memory_bytes: available on this machine; None where it is not known.
+      memory_bytes: available for tables; None where it is not known.
+      own_device: it is that of a device which this rank has for itself, and not of the machine that ranks share.
 
     Raises:
-      InputError: on every rank, if the tables cannot be made as asked for, or some machine cannot hold its part.
+      InputError: on every rank, if the tables cannot be made as asked for, or some memory cannot hold its part.
     """
-    known = [amount for amount in comm.allgather_object(memory_bytes) if amount is not None]
-    batch_size = config.training.eval_batch_size if config.mode.evaluate else config.training.global_batch_size
     first = comm.rank - comm.local_rank  # the first rank of this machine
+    sharing = [comm.rank] if own_device else range(first, first + comm.local_size)
+    # Ranks may have different memories and must come to the same plan.
+    shares = comm.allgather_object(None if memory_bytes is None else memory_bytes // len(sharing))
+    known = [share for share in shares if share is not None]
+    batch_size = config.training.eval_batch_size if config.mode.evaluate else config.training.global_batch_size
 
     def place() -> Placement:
         embeddings, traffic = config.embeddings, _traffic(config, spec)
@@ -76,11 +82,17 @@ def place_tables(config: RunConfig, spec: FeatureSpec, comm: SingleProcess, memo
             data_parallel_threshold=embeddings.data_parallel_threshold,
             id_bytes=traffic["id_bytes"],
             value_bytes=traffic["value_bytes"],
-            memory_bytes_per_rank=min(known) // comm.local_size if known else None,
+            memory_bytes_per_rank=min(known, default=None),
         )
-        if memory_bytes is not None:
-            here = range(first, first + comm.local_size)
-            check_memory(placement, ranks=here, batch_size=batch_size, available_bytes=memory_bytes, source=spec.path)
+        check_memory(
+            placement,
+            ranks=sharing,
+            batch_size=batch_size,
+            available_bytes=memory_bytes,
+            source=spec.path,
+            training=traffic["training"],
+            id_bytes=traffic["id_bytes"],
+        )
         return placement
 
     return agree(comm, place)

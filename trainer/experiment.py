@@ -10,7 +10,7 @@ from data.feature_spec import TEST, TRAIN, FeatureSpec
 from data.input_pipeline import BatchStream, ParquetInput
 from data.row_plan import shard_strata
 from models.click_model import ClickModel
-from trainer import benchmark, machine
+from trainer import benchmark, machine, nvml
 from trainer.announcement import first_line
 from trainer.assembly import (
     describe_placement,
@@ -70,9 +70,9 @@ class Experiment:
             comm, lambda: shard_strata(config.training.global_batch_size, config.data.data_shards, comm.rank, comm.size)
         )
         spec = agree(comm, lambda: open_spec(config))
-        # On a GPU the tables are in its memory, which nobody asks how much it has.
-        memory = None if surroundings.device.has_gpu else machine.read_available_memory_bytes()
-        placement = place_tables(config, spec, comm, memory)
+        has_gpu = surroundings.device.has_gpu
+        memory = nvml.free_memory_bytes(os.environ) if has_gpu else machine.read_available_memory_bytes()
+        placement = place_tables(config, spec, comm, memory, own_device=has_gpu)
         if comm.rank == 0 and not placement.is_replicated:
             print(describe_placement(config, comm, spec, placement), flush=True)
         return cls(config, comm, surroundings, spec, environment, placement)

@@ -97,6 +97,23 @@ def gpus(*, nvml: Any = None) -> Gpus:
         return Gpus()
 
 
+def free_memory_bytes(environ: Mapping[str, str], *, nvml: Any = None) -> int | None:
+    """Free memory of the first GPU that CUDA_VISIBLE_DEVICES shows, which TensorFlow takes; None where nobody knows.
+
+    Of a MIG slice it is not known: NVML tells the memory of the whole GPU. (Not run on hardware by us.)
+    """
+    nvml = nvml or load()
+    visible = visible_devices(environ)
+    device = "0" if visible is None else next(iter(visible), None)
+    if nvml is None or device is None or device.startswith("MIG-"):
+        return None
+    try:
+        with _session(nvml):
+            return int(nvml.nvmlDeviceGetMemoryInfo(_handle(nvml, device)).free)
+    except Exception:  # As above.
+        return None
+
+
 @contextlib.contextmanager
 def _session(nvml: Any) -> Iterator[None]:
     nvml.nvmlInit()

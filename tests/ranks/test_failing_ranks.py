@@ -9,6 +9,10 @@ from rank_processes import run_ranks
 from data.feature_spec import TRAIN, FeatureSpec
 from data.input_pipeline import ParquetInput
 
+TABLES = {
+    "tables on every rank": (),
+    "each table on one rank": ("--embedding_parallelism=model", "--data_parallel_threshold=0"),
+}
 WORST_END_S = 60  # from a fault in one rank to the end of the whole job, as promised to users
 
 
@@ -60,12 +64,35 @@ def spoilt_dataset(changed_dataset):
     return changed_dataset("train", spoil, rows_per_group=16)
 
 
-def test_a_bad_value_that_one_rank_meets_while_training_ends_both(spoilt_dataset, tmp_path):
-    more = ("--shuffle_buffer_rows=1", "--max_steps=49")
+@pytest.mark.parametrize("tables", TABLES)
+def test_a_bad_value_that_one_rank_meets_while_training_ends_both(spoilt_dataset, tmp_path, tables):
+    more = ("--shuffle_buffer_rows=1", "--max_steps=49", *TABLES[tables])
     finished = run_ranks(2, [*PLAIN, *flags(spoilt_dataset, tmp_path, *more)], folder=tmp_path)
     assert finished.code != 0
     assert [finished.rank_code(rank) for rank in range(2)] == [2, 2], finished.text
     assert 1 <= len(losses(tmp_path)) <= SPOILT_STEP
+    assert_one_rank_told_the_other(finished)
+
+
+@pytest.mark.parametrize("tables", TABLES)
+def test_a_bad_value_that_one_rank_meets_while_evaluating_ends_both(changed_dataset, tmp_path, tables):
+    """In the middle of its rows: where tables are shared out the other rank waits for it in every step."""
+
+    def spoil(table: pa.Table) -> pa.Table:
+        ids = table["site"].to_numpy().copy()
+        ids[len(ids) // 4] = 2000
+        return table.set_column(table.schema.get_field_index("site"), "site", pa.array(ids))
+
+    more = ("--evaluate", "--eval_batch_size=32", *TABLES[tables])
+    dataset = changed_dataset("valid", spoil, rows_per_group=16)
+    finished = run_ranks(2, [*PLAIN, *flags(dataset, tmp_path, *more)], folder=tmp_path)
+    assert finished.code != 0
+    assert [finished.rank_code(rank) for rank in range(2)] == [2, 2], finished.text
+    assert_one_rank_told_the_other(finished)
+
+
+def assert_one_rank_told_the_other(finished) -> None:
+    """Of the id 2000 of site that it met: each rank has one line."""
     lines = [error_lines(finished, rank) for rank in range(2)]
     assert [len(own) for own in lines] == [1, 1]
     told = [f"main.py: rank {rank}: stopped because of rank {1 - rank}: " for rank in range(2)]
@@ -76,8 +103,9 @@ def test_a_bad_value_that_one_rank_meets_while_training_ends_both(spoilt_dataset
         assert part in message
 
 
-def test_a_killed_rank_ends_the_job(dataset, tmp_path):
-    more = ("--max_steps=100000", "--num_epochs=100000")
+@pytest.mark.parametrize("tables", TABLES)
+def test_a_killed_rank_ends_the_job(dataset, tmp_path, tables):
+    more = ("--max_steps=100000", "--num_epochs=100000", *TABLES[tables])
     command = [*observed(tmp_path, "1:9:kill"), *flags(dataset, tmp_path, *more)]
     finished = run_ranks(2, command, folder=tmp_path)
     assert 0 <= seconds_since_fault(finished) < WORST_END_S

@@ -66,6 +66,9 @@ class FakeNvml:
     def nvmlDeviceGetName(self, handle):
         return f"Fake {handle}".encode()
 
+    def nvmlDeviceGetMemoryInfo(self, handle):
+        return types.SimpleNamespace(total=1000, free=100 + handle, used=900 - handle)
+
     def nvmlSystemGetDriverVersion(self):
         return "570.1"
 
@@ -125,6 +128,20 @@ def test_names_and_driver():
 )
 def test_visible_devices(value, devices):
     assert nvml.visible_devices({} if value is None else {"CUDA_VISIBLE_DEVICES": value}) == devices
+
+
+@pytest.mark.parametrize(
+    ("value", "free"),
+    [(None, 100), ("2,0", 102), (UUIDS[1], 101), ("", None), ("-1", None), ("7", None), (MIG_UUID, None)],
+)
+def test_free_memory_of_the_first_visible_gpu(value, free):
+    environ = {} if value is None else {"CUDA_VISIBLE_DEVICES": value}
+    assert nvml.free_memory_bytes(environ, nvml=FakeNvml()) == free
+
+
+@pytest.mark.parametrize("function", ["nvmlInit", "nvmlDeviceGetHandleByIndex", "nvmlDeviceGetMemoryInfo"])
+def test_memory_that_nobody_tells_is_not_known(function):
+    assert nvml.free_memory_bytes({}, nvml=FakeNvml(fails_in=function)) is None
 
 
 # Where each distribution keeps its binding. pynvml's folder hides nvidia-ml-py's file where both are installed.

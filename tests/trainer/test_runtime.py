@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from trainer import runtime
-from trainer.config import DeviceConfig
+from trainer.config import DeviceConfig, RunConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -145,3 +145,27 @@ def test_flags_that_nobody_reads():
     assert idle(None, "num_auc_thresholds") == ["num_auc_thresholds (AUC is exact)"]
     assert idle(DeviceConfig(amp_dtype="bfloat16"), "amp_dtype") == ["amp_dtype (without --amp)"]
     assert idle(DeviceConfig(amp=True, amp_dtype="bfloat16"), "amp_dtype", "amp") == []
+
+
+def idle_tables_and_data(world_size=2, **settings):
+    config = RunConfig.from_flat(settings, given=frozenset(settings))
+    return runtime.without_effect_on_tables_and_data(config, world_size=world_size)
+
+
+def test_thresholds_matter_only_where_ranks_share_tables_out():
+    assert idle_tables_and_data() == idle_tables_and_data(embedding_parallelism="model", row_slice_threshold=9) == []
+    assert idle_tables_and_data(row_slice_threshold=9) == ["row_slice_threshold (embedding_parallelism data)"]
+    assert idle_tables_and_data(1, embedding_parallelism="auto", data_parallel_threshold=0) == [
+        "embedding_parallelism (one rank)",
+        "data_parallel_threshold (one rank)",
+    ]
+
+
+def test_the_shape_of_generated_data_matters_only_where_data_is_generated():
+    shape = {"synthetic_rows": 99, "synthetic_dataset_cardinalities": (5,)}
+    assert idle_tables_and_data(dataset_type="synthetic", **shape) == []
+    assert idle_tables_and_data(**shape) == [
+        "synthetic_rows (dataset_type parquet)",
+        "synthetic_dataset_cardinalities (dataset_type parquet)",
+    ]
+    assert idle_tables_and_data(model="dlrm", preset="tiny") == []
