@@ -47,8 +47,8 @@ def plan(
        (weights and slots) and of lookups (values read and written for a row of the batch). Ties go by the order of the
        model and the number of the rank. No rank's load exceeds the average by more than the largest thing placed.
 
-    With "auto": as "data" unless that takes more than `memory_bytes_per_rank` or "model" moves fewer bytes (see
-    `step_bytes`).
+    With "auto": as "data" unless that, a batch included, takes more than `memory_bytes_per_rank`, or "model" moves
+    fewer bytes (see `step_bytes`).
 
     Args:
       tables: in the order of the model, names distinct.
@@ -57,7 +57,7 @@ def plan(
       global_batch_size: rows of a step over all ranks.
       column_slice_threshold, row_slice_threshold, data_parallel_threshold: weights (rows x dimension), see above.
       id_bytes, value_bytes: bytes of an id and of a value of a vector or gradient on the wire.
-      memory_bytes_per_rank: what a rank can hold of tables; None where it is not known.
+      memory_bytes_per_rank: what a rank can hold of tables and a batch; None where it is not known.
 
     Raises:
       ValueError: `parallelism` is none of the three, or two tables have one name.
@@ -81,9 +81,15 @@ def plan(
         _spread(units, world_size), key=lambda piece: (position[piece.table], piece.first_row, piece.first_column)
     )
     spread = Placement(world_size, tables, frozenset(replicated), tuple(pieces))
-    if parallelism == "auto" and (memory_bytes_per_rank is None or everywhere.table_bytes(0) <= memory_bytes_per_rank):
-        return spread if step_bytes(spread, **sizes) < step_bytes(everywhere, **sizes) else everywhere
-    return spread
+    if parallelism == "model":
+        return spread
+    largest_rank = world_size - 1  # of an uneven batch it has a row more
+    needed = everywhere.table_bytes(largest_rank) + everywhere.batch_bytes(
+        largest_rank, global_batch_size, id_bytes=id_bytes
+    )
+    if memory_bytes_per_rank is not None and needed > memory_bytes_per_rank:
+        return spread
+    return spread if step_bytes(spread, **sizes) < step_bytes(everywhere, **sizes) else everywhere
 
 
 def step_bytes(

@@ -4,7 +4,7 @@ import pytest
 import small_runs
 
 from data.errors import InputError
-from trainer import assembly, experiment
+from trainer import assembly, experiment, placement
 from trainer.config import RunConfig
 from trainer.distributed import SingleProcess
 
@@ -40,15 +40,17 @@ def test_ranks_with_different_memories_come_to_the_same_plan(dataset, tmp_path):
     ).is_replicated
 
 
-def test_auto_shares_tables_out_where_one_memory_cannot_hold_all(dataset, tmp_path):
-    """Though every table of this small model costs less on the wire when all ranks have it."""
-    small = {"embedding_parallelism": "auto", "global_batch_size": 4096, "data_parallel_threshold": 0}
-    roomy = place(dataset, tmp_path, 1, (GIB, GIB), **small)
-    tables = roomy.table_bytes(0)
-    assert roomy.is_replicated
-    for rank in range(2):
-        tight = place(dataset, tmp_path, rank, (tables - 1, GIB), **small)
-        assert not tight.is_replicated and tight.table_bytes(rank) < tables
+def test_auto_is_told_the_smallest_share_of_memory(dataset, tmp_path, monkeypatch):
+    told = []
+
+    def plan(tables, *, memory_bytes_per_rank, **arguments):
+        told.append(memory_bytes_per_rank)
+        return placement.plan(tables, memory_bytes_per_rank=memory_bytes_per_rank, **arguments)
+
+    monkeypatch.setattr(assembly, "plan", plan)
+    for memories in ((3 * GIB, GIB), (None, GIB), (None, None)):
+        place(dataset, tmp_path, 0, memories)
+    assert told == [GIB, GIB, None]
 
 
 def test_a_device_of_its_own_need_not_hold_the_tables_of_its_neighbours(dataset, tmp_path):

@@ -218,8 +218,10 @@ def test_auto_takes_what_moves_fewer_bytes():
 def test_auto_is_model_where_data_does_not_fit():
     tables = [cases.table("a", rows=1000), cases.table("b", rows=1000)]
     arguments = {"world_size": 2, "parallelism": "auto", "global_batch_size": 100_000, "data_parallel_threshold": 0}
-    assert plan(tables, memory_bytes_per_rank=32_000, **arguments).is_replicated
-    assert not plan(tables, memory_bytes_per_rank=31_999, **arguments).is_replicated
+    # Both tables, and of 50,000 rows two ids, two vectors and their gradients.
+    needed = 2 * 1000 * 16 + 50_000 * (2 * 4 + 2 * 2 * 16)
+    assert plan(tables, memory_bytes_per_rank=needed, **arguments).is_replicated
+    assert not plan(tables, memory_bytes_per_rank=needed - 1, **arguments).is_replicated
 
 
 def test_the_cost_of_replicated_tables_is_by_group():
