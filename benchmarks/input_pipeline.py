@@ -14,7 +14,6 @@ others. A pass of the pipeline is epochs 2 to 5 of a stream: it begins and ends 
 
 import argparse
 import dataclasses
-import json
 import os
 import statistics
 import sys
@@ -26,6 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks import merlin_loader
+from benchmarks.comparison import Row, measure, render, write_json
 from data import command_line, synthetic
 from data.errors import InputError
 from data.feature_spec import TRAIN, Chunk, FeatureSpec
@@ -39,59 +39,13 @@ _EPOCHS = 4  # of a pass of the pipeline: it works some hundred thousand rows ah
 _MERLIN_SHARE = 10  # Merlin reads that part of the rows: it takes some hundred times as long
 
 
-@dataclasses.dataclass(frozen=True)
-class Row:
-    """A line of the result.
-
-    Attributes:
-      figure: median, in `unit`; None where it could not be measured.
-      lowest, highest: of the passes.
-      ratio: what `ratio_is` says, of medians.
-      target: the least or, where `at_most`, the most that the ratio should be; None without one.
-    """
-
-    name: str
-    figure: float | None
-    unit: str
-    lowest: float | None = None
-    highest: float | None = None
-    ratio: float | None = None
-    ratio_is: str = ""
-    target: float | None = None
-    at_most: bool = False
-
-    @property
-    def met(self) -> bool | None:
-        """Whether the target is met; None without one or without a ratio."""
-        if self.target is None or self.ratio is None:
-            return None
-        return self.ratio <= self.target if self.at_most else self.ratio >= self.target
-
-
-def measure(
-    readers: Mapping[str, Callable[[], tuple[int, float]]], passes: int, say: Callable[[str], None] = lambda _: None
-) -> dict[str, list[float]]:
-    """Rows per second of every reader in each of `passes` passes, after one that is left out.
-
-    A reader reads all its rows and returns their number and the seconds that it took.
-    """
-    speeds: dict[str, list[float]] = {name: [] for name in readers}
-    for number in range(passes + 1):
-        for name, read in readers.items():
-            rows, seconds = read()
-            say(f"pass {number} of {passes}: {name}: {rows / seconds:,.0f} rows/s{'' if number else ' (left out)'}")
-            if number:
-                speeds[name].append(rows / seconds)
-    return speeds
-
-
 def table(speeds: Mapping[str, Sequence[float]], layouts: Sequence[str]) -> list[Row]:
     """The result: a row for each reader, with the ratios that have targets."""
     medians = {name: statistics.median(values) for name, values in speeds.items()}
 
     def row(name: str, **ratio) -> Row:
         if name not in speeds:
-            return Row(name, None, "rows/s", **ratio)
+            return Row(name, None, "rows/s", note="not installed", **ratio)
         return Row(name, medians[name], "rows/s", min(speeds[name]), max(speeds[name]), **ratio)
 
     best = max(medians[name] for name in layouts)
@@ -109,20 +63,6 @@ def table(speeds: Mapping[str, Sequence[float]], layouts: Sequence[str]) -> list
         slower = {"ratio": best / medians[name], "ratio_is": "times slower than the best layout"}
         rows.append(row(name, **slower, target=MOST_OF_BEST, at_most=True))
     return rows
-
-
-def render(rows: Sequence[Row]) -> str:
-    """The result, for people."""
-    lines = []
-    for row in rows:
-        figure = "not installed" if row.figure is None else f"{row.figure:,.0f}"
-        spread = "" if row.lowest is None else f"({row.lowest:,.0f} to {row.highest:,.0f})"
-        ratio = "" if row.ratio is None else f"{row.ratio:.2f} {row.ratio_is}"
-        target = ""
-        if row.met is not None:
-            target = f"target: at {'most' if row.at_most else 'least'} {row.target:g}, {'met' if row.met else 'MISSED'}"
-        lines.append(f"{row.name:26}{figure:>14} {row.unit} {spread:26} {ratio:42} {target}".rstrip())
-    return "\n".join(lines)
 
 
 def run(
@@ -233,13 +173,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             say=lambda line: print(line, file=sys.stderr),
         )
         if given.json:
-            document = [dataclasses.asdict(row) | {"met": row.met} for row in rows]
-            try:
-                with open(given.json, "w", encoding="utf-8") as file:
-                    json.dump(document, file, indent=2)
-                    file.write("\n")
-            except OSError as error:
-                raise InputError(f"--json={given.json}: cannot be written: {error.strerror}") from error
+            write_json(rows, given.json)
         return render(rows)
 
     return command_line.run(parser, work, arguments)

@@ -13,8 +13,9 @@ from models import registry
 from models.click_model import ClickModel
 from models.registry import build_model, embedding_dims, embedding_dims_from
 from models.table_groups import ReplicatedTables, TableGroup, Tables
+from trainer.agreement import agree
 from trainer.config import RunConfig
-from trainer.distributed import SingleProcess, agree
+from trainer.distributed import SingleProcess
 from trainer.ftrl import Ftrl
 from trainer.optimizers import SGD, Adagrad, Adam, RMSprop, RowOptimizer, RowwiseAdagrad
 from trainer.placed_tables import Placement, TableShape

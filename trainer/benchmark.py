@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 import tensorflow as tf
 
 from data.input_pipeline import BatchStream
-from trainer.distributed import SingleProcess, agree
+from trainer.agreement import agree
+from trainer.distributed import SingleProcess
 from trainer.evaluate import Figures, Scoreboard, scored_batches
 from trainer.timing import RunTimes, StepTimer, merge_ranks
 from trainer.train import SignalledBatches

@@ -16,12 +16,13 @@ import itertools
 import json
 import os
 import pathlib
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
 from data.errors import InputError
+from trainer.agreement import Alone, Ranks, agree, from_rank_0
 from trainer.checkpoint_arrays import ArraySpecs, array_specs, check_npz, read_array, write_npz
 from trainer.checkpoint_folders import NewFolder, checkpoints, delete_old, new_folder
 from trainer.checkpoint_manifest import (
@@ -36,12 +37,9 @@ from trainer.checkpoint_manifest import (
 )
 from trainer.checkpoint_tables import Table, check_pieces, read_pieces, rectangle, write_pieces
 
-if TYPE_CHECKING:
-    from trainer.distributed import SingleProcess
-
 __all__ = ["OPTIMIZER_PREFIX", "Manifest", "State", "Table", "check_shared", "latest", "restore", "save"]
 
-T = TypeVar("T")
+_ALONE = Alone()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +68,7 @@ def save(
     keep: int = 2,
     run_id: str,
     row_block: int | None = None,
-    comm: "SingleProcess | None" = None,
+    ranks: Ranks = _ALONE,
 ) -> pathlib.Path:
     """Writes a checkpoint, then deletes all but the newest `keep` of the same run. All ranks of a run call it.
 
@@ -83,7 +81,7 @@ def save(
       keep: checkpoints to keep, at least 1.
       run_id: the run; checkpoints of other runs are left alone. Rank 0's counts.
       row_block: rows of a table in memory at a time; by default what fits in 4 MiB.
-      comm: the ranks, who together hold every table once; None is one process.
+      ranks: those who together hold every table once; one process by default.
 
     Returns:
       The checkpoint's folder.
@@ -95,7 +93,6 @@ def save(
     if keep < 1:
         raise InputError(f"checkpoints to keep: {keep}; at least 1 is needed")
     json.dumps(state.scalars)  # raises before anything is written
-    ranks = _Ranks(comm)
     tables = _gather_tables(ranks, state.tables)
     for name, (rows, arrays, rectangles) in tables.items():
         flaw = flaw_of_cover(rectangles, rows, table_columns(arrays))
@@ -108,7 +105,7 @@ def save(
         def begin() -> NewFolder:
             return stack.enter_context(new_folder(directory, state.step, run_id))
 
-        new = ranks.from_rank_0(begin)
+        new = from_rank_0(ranks, begin)
 
         @_input_errors(directory, state.step)
         def write() -> list[tuple[str, Piece]]:
@@ -117,7 +114,7 @@ def save(
             check_shared(new.path, ranks.rank)
             return write_pieces(new.path, state.tables, row_block)
 
-        pieces = list(itertools.chain.from_iterable(ranks.gather(ranks.agree(write))))
+        pieces = list(itertools.chain.from_iterable(ranks.allgather_object(agree(ranks, write))))
 
         @_input_errors(directory, state.step)
         def commit() -> pathlib.Path:
@@ -144,7 +141,7 @@ def save(
             delete_old(directory, run_id, keep)
             return new.target
 
-        return ranks.from_rank_0(commit)
+        return from_rank_0(ranks, commit)
 
 
 def latest(directory: str | os.PathLike) -> Manifest | None:
@@ -164,7 +161,7 @@ def restore(
     spec_digest: str,
     partial: bool = False,
     row_block: int | None = None,
-    comm: "SingleProcess | None" = None,
+    ranks: Ranks = _ALONE,
 ) -> tuple[dict[str, np.ndarray], dict[str, Any], int]:
     """Reads a checkpoint into `tables`, in blocks of rows. All ranks of a run call it.
 
@@ -180,7 +177,7 @@ def restore(
       partial: the tables may have fewer arrays than the checkpoint, and `dense` may lack names of OPTIMIZER_PREFIX
         (evaluation needs no optimizer slots).
       row_block: as in `save`.
-      comm: the ranks; None is one process.
+      ranks: one process by default.
 
     Returns:
       The dense arrays (none on ranks other than 0), the scalars (as JSON keeps them: a tuple is a list), the step.
@@ -189,7 +186,6 @@ def restore(
       InputError: on every rank, if the checkpoint is of another model, specification, optimizer or format, or a file
         that one of them reads is missing or damaged. The message has both values, or the file.
     """
-    ranks = _Ranks(comm)
     dense = array_specs(dense) if ranks.rank == 0 else {}
     wanted = {name: (rows, arrays) for name, (rows, arrays, _) in _gather_tables(ranks, tables).items()}
 
@@ -198,7 +194,7 @@ def restore(
         manifest.check(wanted, dense, spec_digest, partial=partial)
         return manifest
 
-    manifest = ranks.from_rank_0(choose)
+    manifest = from_rank_0(ranks, choose)
 
     def check_files() -> None:
         if ranks.rank != 0 and tables:
@@ -216,8 +212,8 @@ def restore(
         read_pieces(manifest, tables, row_block)
         return values
 
-    ranks.agree(check_files)
-    return ranks.agree(read), dict(manifest.scalars), manifest.step
+    agree(ranks, check_files)
+    return agree(ranks, read), dict(manifest.scalars), manifest.step
 
 
 def check_shared(folder: pathlib.Path, rank: int) -> None:
@@ -233,35 +229,11 @@ def check_shared(folder: pathlib.Path, rank: int) -> None:
         )
 
 
-class _Ranks:
-    """The ranks that save or restore together; one process where there is no communicator."""
-
-    def __init__(self, comm: "SingleProcess | None"):
-        self.rank = 0 if comm is None else comm.rank
-        self._comm = comm
-
-    def gather(self, value: T) -> list[T]:
-        """Each rank's value, by rank."""
-        return [value] if self._comm is None else self._comm.allgather_object(value)
-
-    def agree(self, action: Callable[[], T]) -> T:
-        """Runs an action on every rank; InputError on one of them becomes one on all."""
-        if self._comm is None:
-            return action()
-        from trainer.distributed import agree  # who has ranks has TensorFlow; one process of arrays does without
-
-        return agree(self._comm, action)
-
-    def from_rank_0(self, action: Callable[[], T]) -> T:
-        """Runs an action on rank 0; returns the result, or raises the InputError, on every rank."""
-        return self.gather(self.agree(action if self.rank == 0 else lambda: None))[0]
-
-
-def _gather_tables(ranks: _Ranks, tables: list[Table]) -> dict[str, tuple[int, ArraySpecs, list[Rectangle]]]:
+def _gather_tables(ranks: Ranks, tables: list[Table]) -> dict[str, tuple[int, ArraySpecs, list[Rectangle]]]:
     """Name -> (rows, array specifications, the rectangles that are held somewhere) of the tables of all ranks."""
     own = [(table.name, table.rows, array_specs(table.arrays), rectangle(table)) for table in tables]
     found: dict[str, tuple[int, ArraySpecs, list[Rectangle]]] = {}
-    for name, rows, arrays, held in itertools.chain.from_iterable(ranks.gather(own)):
+    for name, rows, arrays, held in itertools.chain.from_iterable(ranks.allgather_object(own)):
         known = found.setdefault(name, (rows, arrays, []))
         if known[:2] != (rows, arrays):
             raise ValueError(f"table {name!r} is {(rows, arrays)} here and {known[:2]} there")

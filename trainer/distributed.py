@@ -9,15 +9,13 @@ import dataclasses
 import importlib.metadata
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from data.errors import InputError
-
-T = TypeVar("T")
 
 # Variables by which launchers tell a process how many of it there are. SLURM_NTASKS is not among them: it is also set
 # in an allocation whose script starts one process.
@@ -251,25 +249,6 @@ def check_build(horovod_version: str, tensorflow_version: str) -> None:
             f"Horovod was built against TensorFlow {match.group(1)} but TensorFlow {tensorflow_version} is "
             "installed: run 'make setup' again"
         )
-
-
-def agree(comm: SingleProcess, action: Callable[[], T]) -> T:
-    """Runs `action` on every rank; bad input on any of them becomes InputError on all of them.
-
-    Without this a rank that finds a bad file leaves while the others wait for it in the next collective.
-    """
-    error, result = None, None
-    try:
-        result = action()
-    except InputError as caught:
-        error = caught
-    messages = comm.allgather_object(None if error is None else str(error))
-    if error is not None:
-        raise error
-    for rank, message in enumerate(messages):
-        if message is not None:
-            raise InputError(f"stopped because of rank {rank}: {message}")
-    return result
 
 
 def is_lost_rank(error: BaseException) -> bool:

@@ -9,7 +9,8 @@ import tensorflow as tf
 
 from data.errors import InputError
 from data.input_pipeline import BatchStream, ParquetInput, blank_batch
-from trainer.distributed import SingleProcess, agree
+from trainer.agreement import agree
+from trainer.distributed import SingleProcess
 from trainer.metrics import AucState, LossState, MapState
 
 

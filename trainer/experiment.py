@@ -11,6 +11,7 @@ from data.input_pipeline import BatchStream, ParquetInput
 from data.row_plan import shard_strata
 from models.click_model import ClickModel
 from trainer import benchmark, machine, nvml
+from trainer.agreement import agree
 from trainer.announcement import first_line
 from trainer.assembly import (
     describe_placement,
@@ -22,7 +23,7 @@ from trainer.assembly import (
 )
 from trainer.config import RunConfig
 from trainer.dataset import open_spec
-from trainer.distributed import SingleProcess, agree
+from trainer.distributed import SingleProcess
 from trainer.evaluate import Figures, Scoreboard, displays_are_sorted, evaluate, sum_counts
 from trainer.placed_tables import Placement
 from trainer.records import Identity, Record, render_table

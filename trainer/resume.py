@@ -10,8 +10,7 @@ import pathlib
 import tempfile
 import uuid
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -21,11 +20,10 @@ from data.errors import InputError
 from data.input_pipeline import ParquetInput
 from models.click_model import ClickModel
 from trainer import checkpoint
+from trainer.agreement import agree, from_rank_0
 from trainer.config import RunConfig
-from trainer.distributed import SingleProcess, agree
+from trainer.distributed import SingleProcess
 from trainer.state import TrainState, dense_weights, table_views
-
-T = TypeVar("T")
 
 # Training goes on at the rows where it stopped only if these settings are what they were.
 _POSITION_SETTINGS = ("seed", "global_batch_size", "shuffle_buffer_rows")
@@ -78,7 +76,7 @@ class Checkpoints:
                     )
                     return pathlib.Path(stack.enter_context(folder))
 
-            folder = self._from_rank_0(make_folder)
+            folder = from_rank_0(self._comm, make_folder)
 
             def probe() -> None:
                 if self._comm.rank == 0 or by_every_rank:
@@ -103,7 +101,7 @@ class Checkpoints:
                 )
             return manifest
 
-        manifest = self._from_rank_0(newest)
+        manifest = from_rank_0(self._comm, newest)
         weights = dense_weights(model)
         arrays, _, _ = checkpoint.restore(
             manifest,
@@ -111,7 +109,7 @@ class Checkpoints:
             dense=_shapes(weights),
             spec_digest=self._spec_digest,
             partial=True,
-            comm=self._comm,
+            ranks=self._comm,
         )
         for name, array in arrays.items():
             weights[name].assign(array)
@@ -133,7 +131,7 @@ class Checkpoints:
             _check_position(manifest, position)
             return manifest, manifest.run_id
 
-        manifest, self._run_id = self._from_rank_0(newest)
+        manifest, self._run_id = from_rank_0(self._comm, newest)
         if manifest is None:
             return 0
         variables = state.dense_variables()
@@ -143,7 +141,7 @@ class Checkpoints:
             tables=state.checkpoint_tables(),
             dense=_shapes(variables),
             spec_digest=self._spec_digest,
-            comm=self._comm,
+            ranks=self._comm,
         )
         for name, array in arrays.items():
             variables[name].assign(array)
@@ -172,13 +170,8 @@ class Checkpoints:
                 spec_digest=self._spec_digest,
             ),
             run_id=self._run_id,
-            comm=self._comm,
+            ranks=self._comm,
         )
-
-    def _from_rank_0(self, action: Callable[[], T]) -> T:
-        """Runs an action on rank 0; returns the result, or raises the InputError, on every rank."""
-        result = agree(self._comm, action if self._comm.rank == 0 else lambda: None)
-        return self._comm.allgather_object(result)[0]
 
     @contextlib.contextmanager
     def _unwritable(self) -> Iterator[None]:

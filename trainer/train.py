@@ -11,7 +11,8 @@ import tensorflow as tf
 
 from data.errors import InputError
 from data.input_pipeline import BatchStream, blank_batch
-from trainer.distributed import SingleProcess, agree
+from trainer.agreement import agree
+from trainer.distributed import SingleProcess
 from trainer.evaluate import Figures
 from trainer.steps import FAILED, STOP
 from trainer.writers import NullWriter

@@ -7,7 +7,7 @@ from rank_cases import Context, case
 
 from data.errors import InputError
 from trainer import affinity
-from trainer.distributed import agree
+from trainer.agreement import agree
 
 
 @case(2, 3)

@@ -210,7 +210,7 @@ def save_ranks(directory, per_rank, run_id="a", **options):
     """What save returned or raised on each rank, whose own `run_id`s differ."""
     return run_ranks(
         len(per_rank),
-        lambda comm: save(directory, per_rank[comm.rank], run_id=run_id + "x" * comm.rank, comm=comm, **options),
+        lambda comm: save(directory, per_rank[comm.rank], run_id=run_id + "x" * comm.rank, ranks=comm, **options),
     )
 
 
@@ -218,6 +218,6 @@ def restore_ranks(checkpoint, tables, **options):
     return run_ranks(
         len(tables),
         lambda comm: restore(
-            checkpoint, tables=tables[comm.rank], dense=specs(dense_of()), spec_digest=DIGEST, comm=comm, **options
+            checkpoint, tables=tables[comm.rank], dense=specs(dense_of()), spec_digest=DIGEST, ranks=comm, **options
         ),
     )

@@ -146,7 +146,7 @@ def test_an_owner_that_does_not_see_the_folder_stops_all_with_the_remedy(tmp_pat
     here, there = tmp_path / "a", tmp_path / "b"
     there.mkdir()
     per_rank = halves(1)
-    errors = with_rank_1_elsewhere(here, there, lambda c: save(here, per_rank[c.rank], run_id="a", comm=c))
+    errors = with_rank_1_elsewhere(here, there, lambda c: save(here, per_rank[c.rank], run_id="a", ranks=c))
     assert isinstance(errors[1], InputError) and "\n" not in str(errors[1])
     assert str(errors[1]).startswith(f"{there}/.step-000000001.partial-")
     assert "rank 1 holds parts of tables and does not see this folder of rank 0: name a --model_dir" in str(errors[1])
@@ -162,7 +162,7 @@ def test_a_reader_that_does_not_see_the_checkpoint_stops_all_with_the_remedy(tmp
 
     def read(comm):
         own = [whole_table().part(*SPLITS["2 row slices"][comm.rank])]
-        return restore(manifest, tables=own, dense=specs(dense_of()), spec_digest=DIGEST, comm=comm)
+        return restore(manifest, tables=own, dense=specs(dense_of()), spec_digest=DIGEST, ranks=comm)
 
     errors = with_rank_1_elsewhere(here, there, read)
     assert "does not see this folder of rank 0" in str(errors[1]) and str(errors[1]) in str(errors[0])
@@ -177,13 +177,13 @@ def test_a_rank_without_tables_of_its_own_needs_no_shared_file_system(tmp_path):
     here, there = tmp_path / "a", tmp_path / "b"
     whole = whole_table()
     saves = states([[whole], []])
-    outcomes = with_rank_1_elsewhere(here, there, lambda c: save(here, saves[c.rank], run_id="a", comm=c))
+    outcomes = with_rank_1_elsewhere(here, there, lambda c: save(here, saves[c.rank], run_id="a", ranks=c))
     assert outcomes[0] == here / "step-000000001"
     found = whole.empty()
 
     def read(comm):
         own = [found] if comm.rank == 0 else []
-        return restore(latest(here), tables=own, dense=specs(dense_of()), spec_digest=DIGEST, comm=comm)
+        return restore(latest(here), tables=own, dense=specs(dense_of()), spec_digest=DIGEST, ranks=comm)
 
     assert [outcome[2] for outcome in with_rank_1_elsewhere(here, there, read)] == [1, 1]
     assert found.same(whole) and not there.exists()

@@ -8,7 +8,8 @@ import tensorflow as tf
 
 from data.errors import InputError
 from trainer import distributed
-from trainer.distributed import SingleProcess, WireCounter, agree, check_build, is_lost_rank, launched_processes
+from trainer.agreement import agree
+from trainer.distributed import SingleProcess, WireCounter, check_build, is_lost_rank, launched_processes
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,350 @@
+// Lookups in a fused embedding table and their gradients, on CPUs.
+//
+// TensorFlow's own kernels write every looked-up row to memory before they are pooled, and repeat the gradient of a pool
+// for each of its ids before they are added up. Here a row goes from the table into its sum, and a gradient from the
+// pool into the rows that it belongs to. models/embedding.py says the same with TensorFlow's kernels, which tests hold
+// these to; models/custom_ops.py builds and loads this file.
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/resource_mgr.h"
+#include "tensorflow/core/framework/resource_var.h"
+#include "tensorflow/core/framework/shape_inference.h"
+#include "tensorflow/core/util/work_sharder.h"
+
+namespace recsys_harness {
+namespace {
+
+using tensorflow::OpKernel;
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::Status;
+using tensorflow::Tensor;
+using tensorflow::TensorShape;
+
+// Built for the instruction sets of more than one machine; the loader takes the best that this one has.
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#define EVERY_MACHINE __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define EVERY_MACHINE
+#endif
+
+constexpr int kAhead = 8;  // rows fetched ahead of their use: a random row is a miss in every cache
+
+EVERY_MACHINE void AddScaled(float* sum, const float* row, float scale, int64_t dim) {
+  for (int64_t i = 0; i < dim; ++i) sum[i] += scale * row[i];
+}
+
+EVERY_MACHINE void SubtractScaled(float* row, const float* values, float scale, int64_t dim) {
+  for (int64_t i = 0; i < dim; ++i) row[i] -= scale * values[i];
+}
+
+void Prefetch(const float* row, int64_t dim) {
+  for (int64_t i = 0; i < dim; i += 16) __builtin_prefetch(row + i);
+}
+
+// Where the features of a fused table are: in the packed ids and in the table.
+class Layout {
+ public:
+  explicit Layout(OpKernelConstruction* context) {
+    OP_REQUIRES_OK(context, context->GetAttr("columns", &columns));
+    OP_REQUIRES_OK(context, context->GetAttr("hotness", &hotness));
+    OP_REQUIRES_OK(context, context->GetAttr("offsets", &offsets));
+    OP_REQUIRES_OK(context, context->GetAttr("first_rows", &first_rows));
+    OP_REQUIRES_OK(context, context->GetAttr("rows", &rows));
+    OP_REQUIRES_OK(context, context->GetAttr("dim", &dim));
+    OP_REQUIRES_OK(context, context->GetAttr("mean", &mean));
+    OP_REQUIRES_OK(context, context->GetAttr("sum_features", &sum_features));
+  }
+
+  int64_t features() const { return static_cast<int64_t>(columns.size()); }
+  int64_t width() const { return sum_features ? dim : dim * features(); }
+  int64_t ids_per_sample() const { return std::accumulate(hotness.begin(), hotness.end(), int64_t{0}); }
+
+  // Row of the table that an id of a feature has, or -1 if it is absent or another owner's.
+  int64_t Position(int64_t feature, int64_t id) const {
+    const int64_t row = id - first_rows[feature];
+    return id >= 0 && row >= 0 && row < rows[feature] ? row + offsets[feature] : -1;
+  }
+
+  // What the rows of a feature's pool count: 1, or for a mean 1 / (ids that are present, here or elsewhere).
+  template <typename Tid>
+  float Scale(int64_t feature, const Tid* ids) const {
+    if (!mean || hotness[feature] == 1) return 1.0f;
+    const Tid* first = ids + columns[feature];
+    const int64_t present = std::count_if(first, first + hotness[feature], [](Tid id) { return id >= 0; });
+    return present > 1 ? 1.0f / static_cast<float>(present) : 1.0f;
+  }
+
+  std::vector<int64_t> columns, hotness, offsets, first_rows, rows;
+  int64_t dim = 0;
+  bool mean = false, sum_features = false;
+};
+
+// Runs work(first, last) over [0, total) on the threads of the device. cost: of one unit, in nanoseconds or so.
+template <typename Work>
+void Parallel(OpKernelContext* context, int64_t total, int64_t cost, const Work& work) {
+  const auto& threads = *context->device()->tensorflow_cpu_worker_threads();
+  tensorflow::Shard(threads.num_threads, threads.workers, total, cost, work);
+}
+
+template <typename Tid>
+class PooledLookup : public OpKernel {
+ public:
+  explicit PooledLookup(OpKernelConstruction* context) : OpKernel(context), layout_(context) {}
+
+  void Compute(OpKernelContext* context) override {
+    tensorflow::core::RefCountPtr<tensorflow::Var> variable;
+    OP_REQUIRES_OK(context, tensorflow::LookupResource(context, tensorflow::HandleFromInput(context, 0), &variable));
+    // Held while rows are read, so that no copy of the table is needed for the time of an update.
+    tensorflow::tf_shared_lock lock(*variable->mu());
+    const Tensor& table = *variable->tensor();
+    const Tensor& ids = context->input(1);
+    OP_REQUIRES(context, table.dims() == 2 && table.dim_size(1) == layout_.dim,
+                tensorflow::errors::InvalidArgument("table of shape ", table.shape().DebugString(), " for dimension ",
+                                                    layout_.dim));
+    OP_REQUIRES(context, ids.dims() == 2,
+                tensorflow::errors::InvalidArgument("ids must be a matrix, got ", ids.shape().DebugString()));
+    const int64_t samples = ids.dim_size(0);
+    Tensor* pooled = nullptr;
+    OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({samples, layout_.width()}), &pooled));
+    const float* rows = table.flat<float>().data();
+    const Tid* packed = ids.flat<Tid>().data();
+    float* out = pooled->flat<float>().data();
+    const int64_t stride = ids.dim_size(1), width = layout_.width(), dim = layout_.dim;
+    std::memset(out, 0, sizeof(float) * samples * width);
+    Parallel(context, samples, layout_.ids_per_sample() * (20 + dim / 2), [&](int64_t first, int64_t last) {
+      std::vector<const float*> found;
+      std::vector<float*> sums;
+      std::vector<float> scales;
+      for (int64_t sample = first; sample < last; ++sample) {
+        const Tid* own = packed + sample * stride;
+        found.clear(), sums.clear(), scales.clear();
+        for (int64_t f = 0; f < layout_.features(); ++f) {
+          const float scale = layout_.Scale(f, own);
+          float* sum = out + sample * width + (layout_.sum_features ? 0 : f * dim);
+          for (int64_t c = layout_.columns[f]; c < layout_.columns[f] + layout_.hotness[f]; ++c) {
+            const int64_t position = layout_.Position(f, own[c]);
+            if (position < 0) continue;
+            found.push_back(rows + position * dim), sums.push_back(sum), scales.push_back(scale);
+          }
+        }
+        const int64_t count = static_cast<int64_t>(found.size());
+        for (int64_t i = 0; i < std::min<int64_t>(kAhead, count); ++i) Prefetch(found[i], dim);
+        for (int64_t i = 0; i < count; ++i) {
+          if (i + kAhead < count) Prefetch(found[i + kAhead], dim);
+          AddScaled(sums[i], found[i], scales[i], dim);
+        }
+      }
+    });
+  }
+
+ private:
+  Layout layout_;
+};
+
+// One id's share in the gradient: which row, and whose gradient (sample * features + feature).
+struct Share {
+  uint32_t row;
+  uint32_t source;
+};
+
+// Stable sort by row: byte by byte from the lowest, as many as the rows need.
+void SortByRow(std::vector<Share>& shares, uint32_t rows) {
+  std::vector<Share> other(shares.size());
+  for (int shift = 0; shift < 32 && (rows >> shift) != 0; shift += 11) {
+    std::vector<uint32_t> starts(2049, 0);
+    for (const Share& share : shares) ++starts[((share.row >> shift) & 2047) + 1];
+    std::partial_sum(starts.begin(), starts.end(), starts.begin());
+    for (const Share& share : shares) other[starts[(share.row >> shift) & 2047]++] = share;
+    shares.swap(other);
+  }
+}
+
+template <typename Tid>
+class RowGradients : public OpKernel {
+ public:
+  explicit RowGradients(OpKernelConstruction* context) : OpKernel(context), layout_(context) {}
+
+  void Compute(OpKernelContext* context) override {
+    const Tensor& ids = context->input(0);
+    const Tensor& upstream = context->input(1);
+    const int64_t samples = ids.dim_size(0), features = layout_.features(), dim = layout_.dim;
+    OP_REQUIRES(context, upstream.dims() == 2 && upstream.dim_size(0) == samples &&
+                             upstream.dim_size(1) == layout_.width(),
+                tensorflow::errors::InvalidArgument("gradient of shape ", upstream.shape().DebugString(), " for ",
+                                                    samples, " rows of width ", layout_.width()));
+    int64_t table_rows = 0;
+    for (int64_t f = 0; f < features; ++f) table_rows = std::max(table_rows, layout_.offsets[f] + layout_.rows[f]);
+    OP_REQUIRES(context, table_rows <= UINT32_MAX && samples * features <= UINT32_MAX,
+                tensorflow::errors::InvalidArgument("more than 2^32 rows or pools: ", table_rows, ", ",
+                                                    samples * features));
+    const Tid* packed = ids.flat<Tid>().data();
+    const int64_t stride = ids.dim_size(1);
+    std::vector<float> scales(layout_.mean ? samples * features : 0);
+    std::vector<Share> shares;
+    shares.reserve(samples * layout_.ids_per_sample());
+    for (int64_t sample = 0; sample < samples; ++sample) {
+      const Tid* own = packed + sample * stride;
+      for (int64_t f = 0; f < features; ++f) {
+        const int64_t source = sample * features + f;
+        if (layout_.mean) scales[source] = layout_.Scale(f, own);
+        for (int64_t c = layout_.columns[f]; c < layout_.columns[f] + layout_.hotness[f]; ++c) {
+          const int64_t position = layout_.Position(f, own[c]);
+          if (position >= 0) shares.push_back({static_cast<uint32_t>(position), static_cast<uint32_t>(source)});
+        }
+      }
+    }
+    SortByRow(shares, static_cast<uint32_t>(table_rows));
+    std::vector<int64_t> starts;  // of each row's shares, and the end
+    for (size_t i = 0; i < shares.size(); ++i) {
+      if (i == 0 || shares[i].row != shares[i - 1].row) starts.push_back(static_cast<int64_t>(i));
+    }
+    const int64_t count = static_cast<int64_t>(starts.size());
+    starts.push_back(static_cast<int64_t>(shares.size()));
+    Tensor* rows = nullptr;
+    Tensor* values = nullptr;
+    OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({count}), &rows));
+    OP_REQUIRES_OK(context, context->allocate_output(1, TensorShape({count, dim}), &values));
+    Tid* out_rows = rows->flat<Tid>().data();
+    float* out = values->flat<float>().data();
+    const float* gradients = upstream.flat<float>().data();
+    const int64_t width = layout_.width();
+    Parallel(context, count, 20 + dim, [&](int64_t first, int64_t last) {
+      for (int64_t i = first; i < last; ++i) {
+        float* sum = out + i * dim;
+        std::memset(sum, 0, sizeof(float) * dim);
+        out_rows[i] = static_cast<Tid>(shares[starts[i]].row);
+        for (int64_t k = starts[i]; k < starts[i + 1]; ++k) {
+          const int64_t source = shares[k].source, sample = source / features, f = source % features;
+          const float* gradient = gradients + sample * width + (layout_.sum_features ? 0 : f * dim);
+          AddScaled(sum, gradient, layout_.mean ? scales[source] : 1.0f, dim);
+        }
+      }
+    });
+  }
+
+ private:
+  Layout layout_;
+};
+
+template <typename Tid>
+class SubtractRows : public OpKernel {
+ public:
+  explicit SubtractRows(OpKernelConstruction* context) : OpKernel(context) {}
+
+  void Compute(OpKernelContext* context) override {
+    tensorflow::core::RefCountPtr<tensorflow::Var> variable;
+    OP_REQUIRES_OK(context, tensorflow::LookupResource(context, tensorflow::HandleFromInput(context, 0), &variable));
+    const Tensor& rows = context->input(1);
+    const Tensor& values = context->input(2);
+    const float scale = context->input(3).scalar<float>()();
+    tensorflow::mutex_lock lock(*variable->mu());
+    Tensor* table = variable->tensor();
+    const int64_t dim = table->dim_size(1), count = rows.dim_size(0);
+    OP_REQUIRES(context, values.dims() == 2 && values.dim_size(0) == count && values.dim_size(1) == dim,
+                tensorflow::errors::InvalidArgument("values of shape ", values.shape().DebugString(), " for ", count,
+                                                    " rows of ", dim));
+    if (!table->RefCountIsOne()) {
+      // Somebody still reads the old values, as a variable's reader may expect: they keep them.
+      Tensor copy;
+      OP_REQUIRES_OK(context, context->allocate_temp(tensorflow::DT_FLOAT, table->shape(), &copy));
+      std::memcpy(copy.flat<float>().data(), table->flat<float>().data(), table->TotalBytes());
+      *table = copy;
+    }
+    float* target = table->flat<float>().data();
+    const Tid* positions = rows.flat<Tid>().data();
+    const float* from = values.flat<float>().data();
+    const int64_t table_rows = table->dim_size(0);
+    for (int64_t i = 0; i < count; ++i) {
+      OP_REQUIRES(context, positions[i] >= 0 && positions[i] < table_rows,
+                  tensorflow::errors::InvalidArgument("row ", positions[i], " of a table of ", table_rows));
+    }
+    Parallel(context, count, 20 + dim, [&](int64_t first, int64_t last) {
+      for (int64_t i = first; i < last; ++i) {
+        if (i + kAhead < last) Prefetch(target + positions[i + kAhead] * dim, dim);
+        SubtractScaled(target + positions[i] * dim, from + i * dim, scale, dim);
+      }
+    });
+  }
+};
+
+Status PooledShape(tensorflow::shape_inference::InferenceContext* context) {
+  std::vector<int64_t> columns;
+  int64_t dim;
+  bool sum_features;
+  TF_RETURN_IF_ERROR(context->GetAttr("columns", &columns));
+  TF_RETURN_IF_ERROR(context->GetAttr("dim", &dim));
+  TF_RETURN_IF_ERROR(context->GetAttr("sum_features", &sum_features));
+  tensorflow::shape_inference::ShapeHandle ids;
+  TF_RETURN_IF_ERROR(context->WithRank(context->input(1), 2, &ids));
+  const int64_t width = sum_features ? dim : dim * static_cast<int64_t>(columns.size());
+  context->set_output(0, context->Matrix(context->Dim(ids, 0), width));
+  return tensorflow::OkStatus();
+}
+
+Status RowGradientsShape(tensorflow::shape_inference::InferenceContext* context) {
+  int64_t dim;
+  TF_RETURN_IF_ERROR(context->GetAttr("dim", &dim));
+  const auto count = context->UnknownDim();
+  context->set_output(0, context->Vector(count));
+  context->set_output(1, context->Matrix(count, dim));
+  return tensorflow::OkStatus();
+}
+
+#define LAYOUT_ATTRIBUTES                                                                             \
+  .Attr("Tid: {int32, int64}")                                                                        \
+      .Attr("columns: list(int) >= 1")                                                                \
+      .Attr("hotness: list(int) >= 1")                                                                \
+      .Attr("offsets: list(int) >= 1")                                                                \
+      .Attr("first_rows: list(int) >= 1")                                                             \
+      .Attr("rows: list(int) >= 1")                                                                   \
+      .Attr("dim: int")                                                                               \
+      .Attr("mean: bool")                                                                             \
+      .Attr("sum_features: bool")
+
+// ids (samples, columns) -> (samples, width): sums or means of table rows, as models.embedding.FusedTable.call.
+REGISTER_OP("RecsysPooledLookup")
+    .Input("table: resource")
+    .Input("ids: Tid")
+    .Output("pooled: float") LAYOUT_ATTRIBUTES.SetIsStateful()
+    .SetShapeFn(PooledShape);
+
+// Distinct rows in rising order, without that of absent ids, and for each the sum of its gradients, added in the order
+// of the batch whatever the number of threads; as models.embedding.FusedTable.row_gradients.
+REGISTER_OP("RecsysRowGradients")
+    .Input("ids: Tid")
+    .Input("upstream: float")
+    .Output("rows: Tid")
+    .Output("values: float") LAYOUT_ATTRIBUTES.SetShapeFn(RowGradientsShape);
+
+// table[rows] -= scale * values, rows distinct, in place.
+REGISTER_OP("RecsysSubtractRows")
+    .Input("table: resource")
+    .Input("rows: Tid")
+    .Input("values: float")
+    .Input("scale: float")
+    .Attr("Tid: {int32, int64}")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::NoOutputs);
+
+#define REGISTER(TYPE)                                                                                             \
+  REGISTER_KERNEL_BUILDER(                                                                                         \
+      Name("RecsysPooledLookup").Device(tensorflow::DEVICE_CPU).TypeConstraint<TYPE>("Tid"), PooledLookup<TYPE>)   \
+  REGISTER_KERNEL_BUILDER(                                                                                         \
+      Name("RecsysRowGradients").Device(tensorflow::DEVICE_CPU).TypeConstraint<TYPE>("Tid"), RowGradients<TYPE>)   \
+  REGISTER_KERNEL_BUILDER(                                                                                         \
+      Name("RecsysSubtractRows").Device(tensorflow::DEVICE_CPU).TypeConstraint<TYPE>("Tid"), SubtractRows<TYPE>)
+
+REGISTER(int32_t);
+REGISTER(int64_t);
+
+}  // namespace
+}  // namespace recsys_harness
