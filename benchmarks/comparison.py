@@ -1,4 +1,4 @@
-"""What the comparing benchmarks have in common: contenders that take turns, rows of a result, its table and its JSON."""
+"""What comparing benchmarks have in common: contenders that take turns, rows of a result, its table and its JSON."""
 
 import dataclasses
 import json

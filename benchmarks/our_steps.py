@@ -30,8 +30,9 @@ class RMSpropBesideSGD(RowOptimizer):
     slots_per_weight = 0
     slots_per_row = 0
 
-    def __init__(self, epsilon: float):
+    def __init__(self, learning_rate: float, epsilon: float):
         super().__init__()
+        self.learning_rate = learning_rate  # where the schedule of the wide part finds it
         self._dense, self._rows = RMSprop(rho=0.5, epsilon=epsilon**2), SGD()
 
     def slots(self, variable: tf.Variable) -> dict[str, tf.Variable]:

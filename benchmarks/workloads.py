@@ -12,7 +12,7 @@ from data.flat_spec import flat_spec
 from data.id_draw import DEFAULT_DRAW, IdDraw
 from data.outbrain.schema import outbrain_feature_spec
 from data.parquet_decode import id_type
-from trainer.config import RunConfig
+from trainer.config import RunConfig, TrainingConfig
 
 DISTINCT_BATCHES = 64
 ADS_PER_DISPLAY = 5
@@ -39,6 +39,14 @@ class Workload:
     @property
     def batch_size(self) -> int:
         return self.config.training.global_batch_size
+
+    @property
+    def learning_rates(self) -> dict[str, float]:
+        """By optimizer group; constant."""
+        training = self.config.training
+        if self.config.model.model != "wide_deep":
+            return {"main": training.learning_rate}
+        return {"wide": training.linear_learning_rate, "deep": training.deep_learning_rate / 4}
 
     def changed(self, **settings: Any) -> "Workload":
         """The same with other settings, by their flag's name."""
@@ -103,8 +111,9 @@ def wide_deep(*, batch_size: int = 4096, shrink: int = 1, grow: int = 1, hidden_
                 "global_batch_size": batch,
                 "eval_batch_size": batch,
                 "deep_hidden_units": tuple(max(8, size // shrink) for size in units),
-                "deep_warmup_steps": 0,  # at full rate from the first step, as peers are
-                "deep_decay_step": 2**30,
+                # A constant rate, as peers have: after a warm-up, here of no steps, it is a quarter of what is stated.
+                **{"deep_warmup_steps": 0, "deep_decay_step": 2**30},
+                "deep_learning_rate": 4 * TrainingConfig().deep_learning_rate,
             }
         ),
         spec,

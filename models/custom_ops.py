@@ -74,7 +74,7 @@ def build(compiler: str = "") -> pathlib.Path:
 def _pooled_lookup_gradient(op: tf.Operation, upstream: tf.Tensor) -> list[tf.IndexedSlices | None]:
     """Of the table: the rows that were looked up."""
     table, ids = op.inputs
-    layout = ("columns", "hotness", "offsets", "first_rows", "rows", "dim", "mean", "sum_features")
+    layout = ("columns", "hotness", "offsets", "first_rows", "row_counts", "dim", "mean", "sum_features")
     rows, values = embedding_ops().recsys_row_gradients(
         ids=ids, upstream=upstream, **{name: op.get_attr(name) for name in layout}
     )

@@ -12,6 +12,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from models import custom_ops
+
 _BLOCK_VALUES = 1 << 20  # initial values are drawn so many at a time: 4 MiB
 
 
@@ -118,6 +120,7 @@ class FusedTable(keras.layers.Layer):
         )
         self.padding_row = sum(t.rows for t in tables)
         self._blocks = _blocks_of_equal_hotness(self.tables)
+        self._ops = custom_ops.embedding_ops()
         self._has_all_rows = all(table.has_all_rows for table in self.tables)
         self.build()
 
@@ -160,6 +163,9 @@ class FusedTable(keras.layers.Layer):
         Returns:
           (rows, features * dim) float32, or (rows, dim) with `sum_features`.
         """
+        if self._ops is not None:
+            tf.gather(self.variable, tf.zeros((0,), ids.dtype))  # by this a gradient tape knows what our kernel reads
+            return self._ops.recsys_pooled_lookup(table=self.variable.handle, ids=ids, **self._layout())
         pooled = []
         for block in self._blocks:
             positions, present = self._positions(ids, block)
@@ -182,6 +188,9 @@ class FusedTable(keras.layers.Layer):
         Returns:
           IndexedSlices of distinct rows; the row of absent ids may occur and has gradient zero.
         """
+        if self._ops is not None:
+            rows, values = self._ops.recsys_row_gradients(ids=ids, upstream=upstream, **self._layout())
+            return tf.IndexedSlices(values, rows, tf.constant(self.variable.shape.as_list(), rows.dtype))
         positions_list, values_list = [], []
         column = 0
         for block in self._blocks:
@@ -202,6 +211,19 @@ class FusedTable(keras.layers.Layer):
         return sum_by_row(
             tf.concat(positions_list, axis=0), tf.concat(values_list, axis=0), self.padding_row, self.variable.shape
         )
+
+    def _layout(self) -> dict[str, list[int] | int | bool]:
+        """Where the features are in the ids and in the table, as our own kernels want it."""
+        return {
+            "columns": [table.column for table in self.tables],
+            "hotness": [table.hotness for table in self.tables],
+            "offsets": [self.row_offsets[table.name] for table in self.tables],
+            "first_rows": [table.first_row for table in self.tables],
+            "row_counts": [table.rows for table in self.tables],
+            "dim": self.dim,
+            "mean": self.combiner == "mean",
+            "sum_features": self.sum_features,
+        }
 
     def _positions(self, ids: tf.Tensor, block: "_Block") -> tuple[tf.Tensor, tf.Tensor]:
         """Rows of the fused table, (rows, features, hotness), and which ids are present, be it here or elsewhere.

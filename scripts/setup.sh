@@ -114,8 +114,8 @@ find_python() {
 describe() {
     printf '%s\n' "HOROVOD=$HOROVOD" "PREPROC=$PREPROC" "MPI=$MPI" "GPU=$GPU" "folder=$venv"
     printf 'inputs=%s\n' "$(cd "$root" &&
-        cat requirements.txt requirements-dev.txt requirements-preproc.txt scripts/setup.sh scripts/horovod_wheel.sh |
-        sha256sum)"
+        cat requirements.txt requirements-dev.txt requirements-preproc.txt scripts/setup.sh scripts/horovod_wheel.sh \
+            models/custom_ops.py models/ops/*.cc | sha256sum)"
 }
 
 has_horovod() { [ -d "$venv/lib/python3.11/site-packages/horovod-$(wheel_version).dist-info" ]; }
@@ -150,6 +150,15 @@ install_packages() {
     fi
 }
 
+# Our own kernels for embedding tables. TensorFlow's do where there is no compiler, and main.py says so.
+build_kernels() {
+    local log=$scratch/kernels.log
+    say 'building the kernels for embedding tables, half a minute'
+    if ! run_logged "$log" env -C "$root" "$venv/bin/python" -m models.custom_ops; then
+        say "going on with TensorFlow's kernels for embedding tables: $(tail -n 1 "$log")"
+    fi
+}
+
 set_up() {
     local made_anew='' description disagreements
     scratch=$(mktemp -d "${TMPDIR:-/tmp}/recsys-harness.XXXXXX")
@@ -171,6 +180,7 @@ set_up() {
     elif ! has_horovod || ! horovod_loads; then
         install_horovod
     fi
+    build_kernels
     disagreements=$("$venv/bin/python" -m pip check 2>&1) ||
         fail "the pinned packages do not agree: ${disagreements//$'\n'/; }"
     { printf '%s\n' "$description" && printf 'python=%s\n' "$python"; } >"$stamp.part"

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from data.feature_spec import TEST, TRAIN, FeatureSpec
 from data.input_pipeline import BatchStream, ParquetInput
 from data.row_plan import shard_strata
+from models import custom_ops
 from models.click_model import ClickModel
 from trainer import benchmark, machine, nvml
 from trainer.agreement import agree
@@ -61,7 +62,8 @@ class Experiment:
         Raises:
           InputError: on every rank, if any finds something wrong.
         """
-        environment = machine.environment()
+        kernels = "tensorflow" if custom_ops.embedding_ops() is None else "own"
+        environment = machine.environment() | {"embedding_kernels": kernels}
         if comm.rank == 0:
             print(first_line(config, comm, surroundings), flush=True)
         who = f"rank {comm.rank}: " if comm.size > 1 else ""

@@ -105,6 +105,10 @@ def _settle(config: RunConfig, comm, fell_back: tuple[str, ...], log: RankLog) -
     if config.device.intra_op_threads is None and share != threads:
         warnings += (f"{threads} threads for {share} CPUs; --intra_op_threads={share} fits",)
     config, smaller = fall_back_batch_sizes(config, has_gpu=device.has_gpu)
+    from models import custom_ops  # brings TensorFlow
+
+    if not device.has_gpu and custom_ops.embedding_ops() is None:
+        fell_back += ("TensorFlow's kernels for embedding tables (make setup builds faster ones)",)
     idle = runtime.without_effect(
         config.device, given=config.given, world_size=comm.size, affinity_changed=applied.changed
     )

@@ -13,6 +13,8 @@ from typing import ClassVar
 import numpy as np
 import tensorflow as tf
 
+from models import custom_ops
+
 
 class RowOptimizer(abc.ABC):
     """An optimizer of dense variables and of rows of tables.
@@ -92,7 +94,11 @@ class SGD(RowOptimizer):
         variable.assign_sub(learning_rate * gradient)
 
     def apply_rows(self, variable, rows, gradients, learning_rate, applied_steps):
-        variable.scatter_sub(tf.IndexedSlices(learning_rate * gradients, rows))
+        ops = custom_ops.embedding_ops()
+        if ops is None:
+            variable.scatter_sub(tf.IndexedSlices(learning_rate * gradients, rows))
+        else:
+            ops.recsys_subtract_rows(table=variable.handle, rows=rows, values=gradients, scale=learning_rate)
 
 
 class Adagrad(RowOptimizer):

@@ -58,7 +58,7 @@ class Layout {
     OP_REQUIRES_OK(context, context->GetAttr("hotness", &hotness));
     OP_REQUIRES_OK(context, context->GetAttr("offsets", &offsets));
     OP_REQUIRES_OK(context, context->GetAttr("first_rows", &first_rows));
-    OP_REQUIRES_OK(context, context->GetAttr("rows", &rows));
+    OP_REQUIRES_OK(context, context->GetAttr("row_counts", &rows));
     OP_REQUIRES_OK(context, context->GetAttr("dim", &dim));
     OP_REQUIRES_OK(context, context->GetAttr("mean", &mean));
     OP_REQUIRES_OK(context, context->GetAttr("sum_features", &sum_features));
@@ -305,7 +305,7 @@ Status RowGradientsShape(tensorflow::shape_inference::InferenceContext* context)
       .Attr("hotness: list(int) >= 1")                                                                \
       .Attr("offsets: list(int) >= 1")                                                                \
       .Attr("first_rows: list(int) >= 1")                                                             \
-      .Attr("rows: list(int) >= 1")                                                                   \
+      .Attr("row_counts: list(int) >= 1")                                                             \
       .Attr("dim: int")                                                                               \
       .Attr("mean: bool")                                                                             \
       .Attr("sum_features: bool")

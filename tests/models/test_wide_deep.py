@@ -219,7 +219,8 @@ def test_precision_of_each_part(half_precision):
     graph = call.get_concrete_function(batch).graph
     products = [operation.outputs[0].dtype for operation in graph.get_operations() if operation.type == "MatMul"]
     assert products == [half, half, tf.float32, tf.float32]  # two hidden layers, the head, the wide numericals
-    gathers = [op.outputs[0].dtype for op in graph.get_operations() if op.type == "ResourceGather"]
+    lookups = ("ResourceGather", "RecsysPooledLookup")
+    gathers = [op.outputs[0].dtype for op in graph.get_operations() if op.type in lookups]
     assert gathers and set(gathers) == {tf.float32}
     shapes = {tuple(table.variable.shape) for table in model.tables}
     cast = [op for op in graph.get_operations() if op.type == "Cast" and tuple(op.inputs[0].shape.as_list()) in shapes]

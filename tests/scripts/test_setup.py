@@ -103,6 +103,9 @@ elif "uninstall" in arguments:
     record("uninstall", arguments[-1])
     for old in site.glob("horovod-*"):
         shutil.rmtree(old)
+elif arguments == ["-m", "models.custom_ops"]:
+    record("kernels", os.getcwd())
+    sys.exit(os.environ.get("FAKE_KERNELS_FAIL"))
 elif arguments[-1] == "check":
     record("check")
     if "FAKE_DISAGREE" in os.environ:
@@ -125,6 +128,9 @@ class Machine:
             shutil.copy(root / "scripts" / name, self.checkout / "scripts")
         for path in root.glob("requirements*.txt"):
             shutil.copy(path, self.checkout)
+        (self.checkout / "models/ops").mkdir(parents=True)
+        for name in ("models/custom_ops.py", "models/ops/embedding_ops.cc"):
+            shutil.copy(root / name, self.checkout / name)
         for name in (*BASICS.split(), "tar", "uname"):
             (self.bin / name).symlink_to(shutil.which(name))
         self.python = program(self.bin / "python3.11", FAKE_PYTHON.replace("@BASE@", str(self.bin / "python3.11")))
@@ -175,7 +181,7 @@ def machine(tmp_path, root, program):
 
 
 PACKAGES = ["install", "install preproc"]
-WHOLE = ["venv", *PACKAGES, "download", "wheel", "install wheel", "check"]
+WHOLE = ["venv", *PACKAGES, "download", "wheel", "install wheel", "kernels", "check"]
 
 
 def wheel_name(version):
@@ -201,6 +207,23 @@ def test_a_whole_set_up(machine):
     assert machine.wheels() == [wheel_name(GLOO)] and machine.finished
     assert list(machine.tmp.iterdir()) == []
     assert GLOO in finished.stdout.splitlines()[-1] and f"NVTabular {NVTABULAR}" in finished.stdout.splitlines()[-1]
+
+
+def test_kernels_that_cannot_be_built_are_done_without(machine):
+    finished = machine.setup(FAKE_KERNELS_FAIL="models.custom_ops: no compiler")
+    assert (finished.returncode, finished.stderr) == (0, "") and machine.finished
+    (line,) = [line for line in finished.stdout.splitlines() if "no compiler" in line]
+    assert line == "[setup] going on with TensorFlow's kernels for embedding tables: models.custom_ops: no compiler"
+    assert ["kernels", str(machine.checkout)] in machine.calls()
+
+
+def test_other_kernels_are_built_by_the_next_set_up(machine):
+    machine.setup()
+    machine.calls()
+    with open(machine.checkout / "models/ops/embedding_ops.cc", "a") as file:
+        file.write("// changed\n")
+    assert machine.setup().returncode == 0
+    assert machine.steps() == [*PACKAGES, "kernels", "check"]
 
 
 def test_what_the_build_sees(machine):
@@ -236,7 +259,7 @@ def test_a_kept_wheel_needs_no_compiler(machine):
     shutil.rmtree(machine.checkout / ".venv")
     machine.remove(*TOOLS)
     assert machine.setup().returncode == 0
-    assert machine.steps() == ["venv", *PACKAGES, "install wheel", "check"]
+    assert machine.steps() == ["venv", *PACKAGES, "install wheel", "kernels", "check"]
 
 
 def test_a_kept_wheel_that_does_not_load_is_built_anew(machine):
@@ -248,7 +271,7 @@ def test_a_kept_wheel_that_does_not_load_is_built_anew(machine):
     assert finished.returncode == 0 and "building anew" in finished.stdout
     assert machine.steps() == [
         *("venv", *PACKAGES, "install wheel"),
-        *("download", "wheel", "install wheel", "check"),
+        *("download", "wheel", "install wheel", "kernels", "check"),
     ]
 
 
@@ -344,7 +367,7 @@ def test_horovod_0_needs_no_compiler(machine):
     machine.remove(*TOOLS)
     finished = machine.setup(HOROVOD="0")
     assert (finished.returncode, finished.stderr) == (0, "")
-    assert machine.steps() == ["venv", *PACKAGES, "check"]
+    assert machine.steps() == ["venv", *PACKAGES, "kernels", "check"]
     assert "HOROVOD=0" in finished.stdout.splitlines()[-1]
 
 
@@ -354,13 +377,13 @@ def test_horovod_comes_and_goes_without_a_new_environment(machine):
     assert machine.setup().returncode == 0
     assert machine.steps() == WHOLE[1:]
     assert machine.setup(HOROVOD="0").returncode == 0
-    assert machine.steps() == [*PACKAGES, "uninstall", "check"]
+    assert machine.steps() == [*PACKAGES, "uninstall", "kernels", "check"]
     assert machine.packages() == ["nvtabular"]
     machine.add("mpicxx")
     machine.setup(MPI="1")
     assert machine.steps() == WHOLE[1:]
     machine.setup(MPI="0")
-    assert machine.steps() == [*PACKAGES, "install wheel", "check"]
+    assert machine.steps() == [*PACKAGES, "install wheel", "kernels", "check"]
     assert len(machine.wheels()) == 2
 
 
@@ -389,10 +412,10 @@ def test_nvtabular_comes_and_goes_without_a_new_environment(machine):
     machine.setup(HOROVOD="0", PREPROC="0")
     machine.calls()
     assert machine.setup(HOROVOD="0").returncode == 0
-    assert machine.steps() == [*PACKAGES, "uninstall", "check"] and machine.packages() == ["nvtabular"]
+    assert machine.steps() == [*PACKAGES, "uninstall", "kernels", "check"] and machine.packages() == ["nvtabular"]
     assert machine.setup(HOROVOD="0", PREPROC="0").returncode == 0
     calls = machine.calls()
-    assert [call[0] for call in calls] == ["uninstall preproc", "install", "uninstall", "check"]
+    assert [call[0] for call in calls] == ["uninstall preproc", "install", "uninstall", "kernels", "check"]
     assert calls[0][1] == "requirements-preproc.txt" and machine.packages() == []
 
 
@@ -485,7 +508,7 @@ def test_an_interrupted_change_is_not_taken_for_finished(machine):
     assert machine.setup(FAKE_INSTALL_FAILS="no such release").returncode == 1
     machine.calls()
     machine.setup(HOROVOD="0")
-    assert machine.steps() == ["venv", *PACKAGES, "check"]
+    assert machine.steps() == ["venv", *PACKAGES, "kernels", "check"]
 
 
 def test_a_moved_checkout_is_set_up_anew(machine):
@@ -493,7 +516,7 @@ def test_a_moved_checkout_is_set_up_anew(machine):
     machine.calls()
     machine.checkout = machine.checkout.rename(machine.checkout.with_name("moved"))
     machine.setup()
-    assert machine.steps() == ["venv", *PACKAGES, "install wheel", "check"]
+    assert machine.steps() == ["venv", *PACKAGES, "install wheel", "kernels", "check"]
 
 
 def test_packages_that_disagree_are_an_error(machine):

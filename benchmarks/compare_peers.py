@@ -1,0 +1,118 @@
+"""Our steps beside plain Keras, PyTorch and the bare matrix products: which targets are met on this machine.
+
+    python -m benchmarks.compare_peers [--rows NAME,...] [--runs N] [--threads T] [--xla] [--json FILE]
+    python -m benchmarks.compare_peers --profile FIRST:LAST [--rows NAME] [--profile_dir DIR] [--profile_rank R]
+
+Contenders of a row work in turns in one process, on the same ids in memory, in float32, with as many threads each; the
+first turn is left out, and figures are medians over the others. Each row has a process of its own. What differs from
+ours beside the library stands in brackets. PyTorch is optional (requirements-peers.txt); before it is timed, 20 losses
+from the same weights must agree with ours.
+"""
+
+import argparse
+import dataclasses
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+from benchmarks import own_process, peer_rows, system_rows, torch_peer
+from benchmarks.comparison import Row, render, write_json
+from benchmarks.peer_rows import Settings
+from data import command_line
+from data.errors import InputError
+
+ROWS: dict[str, Callable[[Settings], list[Row]]] = {
+    function.__name__: function
+    for function in (
+        peer_rows.wide_deep_training,
+        peer_rows.wide_deep_evaluation,
+        peer_rows.dlrm_training,
+        peer_rows.dlrm_data_in_loop,
+        peer_rows.dlrm_inference,
+        peer_rows.criteo_training,
+        peer_rows.table_size,
+        system_rows.parquet_input,
+        system_rows.ranks,
+        system_rows.metrics,
+    )
+}
+
+
+def run(names: Sequence[str], settings: Settings) -> list[Row]:
+    """Measures the rows of these names one after the other; a row that fails says so in its note.
+
+    Raises:
+      InputError: there is no row of a name, or a number is out of range.
+    """
+    unknown = [name for name in names if name not in ROWS]
+    if unknown:
+        raise InputError(f"--rows has '{unknown[0]}'; there are {', '.join(ROWS)}")
+    if min(settings.runs, settings.threads, settings.shrink) < 1:
+        raise InputError(
+            f"--runs={settings.runs} --threads={settings.threads} --shrink={settings.shrink}: give at least 1 each"
+        )
+    rows = []
+    for name in names:
+        try:
+            rows += own_process.call(measured, name, dataclasses.replace(settings, say=_say))
+        except RuntimeError as error:
+            rows.append(Row(name, None, "", note=f"failed: {error}"))
+    return rows
+
+
+def measured(name: str, settings: Settings) -> list[Row]:
+    """The rows of a name, in a process that has done nothing yet: threads are set first."""
+    if name not in ("ranks", "metrics"):  # they have no TensorFlow here
+        _prepare(settings.threads)
+    return ROWS[name](settings)
+
+
+def versions() -> str:
+    """What was compared and where, for people."""
+    from trainer import machine
+
+    facts = machine.environment()
+    packages = facts["versions"] | {"torch": torch_peer.version()}
+    named = ", ".join(f"{name} {version}" for name, version in packages.items())
+    return f"{facts['cpu_model']}, {facts['allowed_cpus']} CPUs; Python {facts['python']}, {named}"
+
+
+def _prepare(threads: int) -> None:
+    from trainer import runtime
+    from trainer.config import DeviceConfig
+
+    device = DeviceConfig(cpu=True)
+    runtime.import_tensorflow(device)
+    runtime.configure(device, threads=threads)
+    torch_peer.use_threads(threads)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; returns the exit code, 0 also where a target is missed or a peer is not installed."""
+    parser = command_line.Parser(prog="python -m benchmarks.compare_peers", description=__doc__.splitlines()[0])
+    add = parser.add_argument
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    add("--rows", default=",".join(ROWS), metavar="NAME,...", help="which rows (default: all: %(default)s)")
+    add("--runs", type=int, default=5, metavar="N", help="measured turns (default: %(default)s)")
+    add("--threads", type=int, default=cpus, metavar="T", help="threads of an operation (default: %(default)s)")
+    add("--xla", action="store_true", help="our steps compile their dense part, as main.py's --xla")
+    add("--shrink", type=int, default=1, metavar="N", help="everything N times smaller; figures then mean nothing")
+    add("--json", metavar="FILE", help="writes the result there: a list of rows")
+
+    def work(given: argparse.Namespace) -> str:
+        settings = Settings(given.runs, given.threads, given.xla, given.shrink)
+        rows = run(given.rows.split(","), settings)
+        if given.json:
+            write_json(rows, given.json)
+        return f"{render(rows)}\n{versions()}"
+
+    return command_line.run(parser, work, arguments)
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    sys.exit(main())

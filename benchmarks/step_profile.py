@@ -1,0 +1,117 @@
+"""One of our training steps taken apart: a TensorBoard trace of some steps, and how long each part takes by itself."""
+
+import os
+import statistics
+import time
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from benchmarks.our_steps import OurSteps, as_tensors, endless
+from benchmarks.workloads import Workload
+from trainer.distributed import SingleProcess
+from trainer.reduction import Reduction
+
+PARTS = ("input", "gather", "dense", "row gradients", "reduction", "update")
+_REPEATS = 7
+
+
+def trace(ours: OurSteps, first: int, last: int, folder: str) -> None:
+    """Trains to step `last` and writes a trace of steps `first` to `last` below `folder`, for TensorBoard."""
+    batches = endless(ours.workload.batches(min(last, 16)))
+    for number in range(1, last + 1):
+        if number == first:
+            tf.profiler.experimental.start(folder)
+        with tf.profiler.experimental.Trace("train", step_num=number, _r=1):
+            float(ours.train(next(batches))["loss"])
+    tf.profiler.experimental.stop()
+
+
+def breakdown(ours: OurSteps, next_batch: Callable[[], dict[str, tf.Tensor]] | None = None) -> dict[str, float]:
+    """Milliseconds of the parts of a step, each run by itself on ready inputs, and of the whole: medians.
+
+    Parts that overlap in the whole step add up to more than it; what a part leaves in caches for the next is lost.
+
+    Args:
+      ours: with a training step; its weights change.
+      next_batch: makes a batch as the step takes it, which is the part "input"; by default nothing does.
+    """
+    workload, model, state = ours.workload, ours.model, ours.state
+    (batch,) = as_tensors(workload.batches(1))
+    dense_variables = [variable for _, variable in state.dense()]
+    tables = [*model.embeddings.replicated, *model.embeddings.sharded]
+    rates = workload.learning_rates
+    xla = workload.config.device.xla
+    reduction = Reduction(ours.comm, ("gather",) * len(model.embeddings.replicated))
+
+    @tf.function(autograph=False)
+    def gather(ids):
+        return model.embeddings.lookup(ids)
+
+    @tf.function(jit_compile=xla, autograph=False)
+    def dense(embedded, numerical, labels):
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch([*dense_variables, *embedded])
+            logits = model.dense_logits(embedded, numerical, seed=tf.zeros((2,), tf.int32), training=True)
+            loss = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits))
+        gradients = tape.gradient(loss, dense_variables + embedded)
+        return gradients[: len(dense_variables)], gradients[len(dense_variables) :]
+
+    @tf.function(autograph=False)
+    def row_gradients(lookup, upstream):
+        return model.embeddings.row_gradients(lookup, upstream)
+
+    @tf.function(autograph=False)
+    def reduce(gradients, slices):
+        return reduction(gradients, slices, tf.zeros((3,)))[:2]
+
+    @tf.function(autograph=False)
+    def update(gradients, slices):
+        steps = state.applied_steps
+        for (group, variable), gradient in zip(state.dense(), gradients, strict=True):
+            state.optimizers[group].apply_dense(variable, gradient, tf.constant(rates[group]), steps)
+        for table, rows in zip(tables, slices, strict=True):
+            rate = tf.constant(rates[table.group])
+            state.optimizers[table.group].apply_rows(table.variable, rows.indices, rows.values, rate, steps)
+
+    lookup = gather(batch["ids"])
+    gradients, upstream = dense(lookup.embedded, batch["numerical"], batch["labels"])
+    slices = row_gradients(lookup, upstream)
+    work: dict[str, Callable] = {
+        "gather": lambda: gather(batch["ids"]),
+        "dense": lambda: dense(lookup.embedded, batch["numerical"], batch["labels"]),
+        "row gradients": lambda: row_gradients(lookup, upstream),
+        "reduction": lambda: reduce(gradients, slices),
+        "update": lambda: update(gradients, slices),
+        "whole step": lambda: ours.train(batch)["loss"].numpy(),
+    }
+    if next_batch is not None:
+        work = {"input": next_batch, **work}
+    times: dict[str, list[float]] = {name: [] for name in work}
+    for repeat in range(_REPEATS + 1):
+        for name, do in work.items():
+            started = time.perf_counter()
+            do()
+            if repeat:
+                times[name].append(1e3 * (time.perf_counter() - started))
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def render(times: dict[str, float]) -> str:
+    """The breakdown, for people."""
+    whole = times["whole step"]
+    return "\n".join(f"{name:14}{value:10.2f} ms {value / whole:7.1%}" for name, value in times.items())
+
+
+def profile(workload: Workload, comm: SingleProcess, *, first: int, last: int, rank: int, folder: str) -> str:
+    """Traces some steps on one of the ranks, which must all call it, and takes a step apart; returns what to print."""
+    ours = OurSteps(workload, comm=comm)
+    where = os.path.join(folder, f"rank-{rank}")
+    if comm.rank == rank:
+        trace(ours, first, last, where)
+    else:
+        batches = endless(workload.batches(1))
+        for _ in range(last):
+            float(ours.train(next(batches))["loss"])
+    text = render(breakdown(ours))
+    return f"{text}\ntrace of steps {first} to {last}: tensorboard --logdir {folder}" if comm.rank == rank else ""

@@ -1,0 +1,123 @@
+"""Building and loading our kernels; what they compute is tested where they are used (test_embedding.py)."""
+
+import pathlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from data.errors import InputError
+from models import custom_ops
+
+
+@pytest.fixture
+def ops():
+    found = custom_ops.embedding_ops()
+    if found is None:
+        pytest.skip("the kernels are not built: python -m models.custom_ops")
+    return found
+
+
+@pytest.fixture
+def elsewhere(monkeypatch, tmp_path):
+    """A place of its own for the library."""
+    path = tmp_path / "lib" / "embedding_ops.so"
+    monkeypatch.setattr(custom_ops, "library_path", lambda: path)
+    custom_ops.embedding_ops.cache_clear()
+    yield path
+    monkeypatch.undo()
+    custom_ops.embedding_ops.cache_clear()
+
+
+def test_where_they_are_not_built_there_are_none(elsewhere):
+    assert custom_ops.embedding_ops() is None
+
+
+def test_where_tables_are_on_a_gpu_there_are_none(ops, monkeypatch):
+    custom_ops.embedding_ops.cache_clear()
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: ["a GPU"] if kind == "GPU" else [])
+    try:
+        assert custom_ops.embedding_ops() is None
+    finally:
+        custom_ops.embedding_ops.cache_clear()
+
+
+def test_a_missing_compiler_is_one_line(elsewhere):
+    with pytest.raises(InputError, match=r"no-such-compiler: No such file .*install g\+\+"):
+        custom_ops.build("no-such-compiler")
+    assert list(elsewhere.parent.iterdir()) == []
+
+
+def test_a_compiler_that_fails_leaves_nothing(elsewhere, tmp_path):
+    compiler = tmp_path / "compiler"
+    compiler.write_text("#!/bin/sh\necho it will not do >&2\nexit 1\n")
+    compiler.chmod(0o755)
+    with pytest.raises(InputError, match="cannot build the kernels: it will not do"):
+        custom_ops.build(str(compiler))
+    assert list(elsewhere.parent.iterdir()) == []
+
+
+def test_the_library_is_of_this_source_and_this_tensorflow(monkeypatch, tmp_path):
+    before = custom_ops.library_path()
+    assert tf.__version__ in before.name
+    other = tmp_path / "other.cc"
+    other.write_bytes(pathlib.Path(custom_ops._SOURCE).read_bytes() + b"\n")
+    monkeypatch.setattr(custom_ops, "_SOURCE", other)
+    assert custom_ops.library_path() != before
+
+
+def test_rows_are_subtracted_in_place_and_readers_keep_what_they_read(ops):
+    variable = tf.Variable(np.arange(12, dtype="f4").reshape(4, 3))
+    before = variable.read_value()
+    rows, values = tf.constant([3, 0]), tf.constant([[1.0, 2.0, 3.0], [10.0, 20.0, 30.0]])
+    ops.recsys_subtract_rows(table=variable.handle, rows=rows, values=values, scale=0.5)
+    expected = np.arange(12, dtype="f4").reshape(4, 3)
+    assert before.numpy().tolist() == expected.tolist()
+    expected[3] -= [0.5, 1.0, 1.5]
+    expected[0] -= [5.0, 10.0, 15.0]
+    assert variable.numpy().tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("row", [-1, 4])
+def test_rows_that_are_not_there_are_refused(ops, row):
+    variable = tf.Variable(np.zeros((4, 3), "f4"))
+    with pytest.raises(tf.errors.InvalidArgumentError, match=f"row {row} of a table of 4"):
+        ops.recsys_subtract_rows(
+            table=variable.handle, rows=tf.constant([0, row]), values=tf.ones((2, 3)), scale=tf.constant(1.0)
+        )
+    assert not variable.numpy().any()
+
+
+@pytest.mark.parametrize("dtype", ["i4", "i8"])
+def test_gradients_of_many_rows_are_summed_in_order(ops, dtype):
+    """More rows than one byte of the sort, and than one thread takes; equal to adding up one after the other."""
+    rng = np.random.default_rng(0)
+    counts, hotness, samples, dim = (70_000, 300, 5_000_000), (1, 7, 3), 700, 5
+    offsets = [0, 70_000, 70_300]
+    columns = [0, 1, 8]
+    ids = np.concatenate(
+        [rng.integers(-1, n, (samples, h)) for n, h in zip(counts, hotness, strict=True)], axis=1
+    ).astype(dtype)
+    upstream = rng.standard_normal((samples, 3 * dim)).astype("f4")
+    rows, values = ops.recsys_row_gradients(
+        ids=ids,
+        upstream=upstream,
+        columns=columns,
+        hotness=hotness,
+        offsets=offsets,
+        first_rows=[0, 0, 0],
+        row_counts=counts,
+        dim=dim,
+        mean=False,
+        sum_features=False,
+    )
+    expected = {}
+    for sample in range(samples):
+        for f in range(3):
+            for i in ids[sample, columns[f] : columns[f] + hotness[f]]:
+                if i >= 0:
+                    gradient = upstream[sample, f * dim : (f + 1) * dim]
+                    key = int(i) + offsets[f]
+                    expected[key] = expected[key] + gradient if key in expected else gradient.copy()
+    assert rows.numpy().tolist() == sorted(expected) and rows.dtype == ids.dtype
+    assert all(values.numpy()[k].tobytes() == expected[row].tobytes() for k, row in enumerate(rows.numpy().tolist()))
