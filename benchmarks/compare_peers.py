@@ -67,6 +67,37 @@ def measured(name: str, settings: Settings) -> list[Row]:
     return ROWS[name](settings)
 
 
+def profile(name: str, steps: str, settings: Settings, *, rank: int, folder: str) -> str:
+    """Takes one of our training steps apart; see benchmarks.step_profile.
+
+    Args:
+      name: of the row that has the step.
+      steps: "FIRST:LAST", the steps to trace, counted from 1.
+      settings: threads, xla and shrink.
+      rank: which rank of several is traced.
+      folder: of the trace.
+
+    Raises:
+      InputError: there is no such step, rank, or range.
+    """
+    first, _, last = steps.partition(":")
+    if not (first.isdigit() and last.isdigit() and 1 <= int(first) <= int(last)):
+        raise InputError(f"--profile={steps}: give the first and the last step to trace, from 1 on, as in 5:8")
+    if name not in peer_rows.TRAINED:
+        raise InputError(f"--profile with --rows={name}: name one of {', '.join(peer_rows.TRAINED)}")
+    _prepare(settings.threads)
+    from benchmarks import step_profile
+    from trainer import distributed
+
+    comm = distributed.connect()
+    if not 0 <= rank < comm.size:
+        raise InputError(f"--profile_rank={rank}: there are ranks 0 to {comm.size - 1}")
+    workload = peer_rows.TRAINED[name](settings)
+    text = step_profile.profile(workload, comm, first=int(first), last=int(last), rank=rank, folder=folder)
+    comm.shutdown()
+    return text
+
+
 def versions() -> str:
     """What was compared and where, for people."""
     from trainer import machine
@@ -102,9 +133,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--xla", action="store_true", help="our steps compile their dense part, as main.py's --xla")
     add("--shrink", type=int, default=1, metavar="N", help="everything N times smaller; figures then mean nothing")
     add("--json", metavar="FILE", help="writes the result there: a list of rows")
+    add("--profile", metavar="FIRST:LAST", help="traces these steps of --rows (one name) and takes a step apart")
+    add("--profile_dir", default="profile", metavar="DIR", help="folder of the trace (default: %(default)s)")
+    add("--profile_rank", type=int, default=0, metavar="R", help="rank to trace, of several (default: %(default)s)")
 
     def work(given: argparse.Namespace) -> str:
         settings = Settings(given.runs, given.threads, given.xla, given.shrink)
+        if given.profile:
+            return profile(
+                given.rows, given.profile, settings, rank=given.profile_rank, folder=os.path.abspath(given.profile_dir)
+            )
         rows = run(given.rows.split(","), settings)
         if given.json:
             write_json(rows, given.json)

@@ -77,17 +77,16 @@ def render(rows: Sequence[Row]) -> str:
     ratio_width = max((42, *(len(_ratio(row)) for row in rows)))
     lines = []
     for row in rows:
-        missing = row.figure is None
-        figure = row.note if missing else _number(row.figure)
+        if row.figure is None:
+            lines.append(f"{row.name:{name_width}} {row.note}".rstrip())
+            continue
         spread = "" if row.lowest is None else f"({_number(row.lowest)} to {_number(row.highest)})"
         target = ""
         if row.met is not None:
             target = f"target: at {'most' if row.at_most else 'least'} {row.target:g}, {'met' if row.met else 'MISSED'}"
-        note = f" [{row.note}]" if row.note and not missing else ""
-        lines.append(
-            f"{row.name:{name_width}}{figure:>14} {row.unit:{unit_width}} {spread:26} {_ratio(row):{ratio_width}} "
-            f"{target}{note}".rstrip()
-        )
+        note = f" [{row.note}]" if row.note else ""
+        figure = f"{_number(row.figure):>14} {row.unit:{unit_width}}"
+        lines.append(f"{row.name:{name_width}}{figure} {spread:26} {_ratio(row):{ratio_width}} {target}{note}".rstrip())
     return "\n".join(lines)
 
 

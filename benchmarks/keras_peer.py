@@ -45,7 +45,7 @@ class KerasPeer:
         def work() -> tuple[float, float]:
             data = self._next(steps)
             started = time.perf_counter()
-            self.model.fit(data, epochs=1, steps_per_epoch=steps, verbose=0)
+            self.model.fit(data, epochs=1, steps_per_epoch=steps, shuffle=False, verbose=0)
             return steps * self._workload.batch_size, time.perf_counter() - started
 
         return work

@@ -24,8 +24,10 @@ def call(function: Callable[..., Any], *arguments: Any) -> Any:
     except EOFError:
         process.join()
         result, problem = None, f"its process ended with code {process.exitcode}"
-    finally:
+    except BaseException:
         process.terminate()
+        raise
+    finally:
         process.join()
         receiver.close()
     if problem:

@@ -19,11 +19,11 @@ TIMES_AS_FAST, OF_ITS_SPEED = "times as fast: ours", "of its speed: ours"
 SAMPLES = "samples/s"
 SGD_ON_TABLES = "SGD on its tables, which have no FTRL and RMSprop of rows"
 
-# How far losses of the same batches from the same weights may be apart. Under SGD rounding alone parts them (2e-7 was
+# How far losses of the same batches from the same weights may be apart. Under SGD rounding alone parts them (4e-6 was
 # seen); RMSprop moves a weight as far for a tiny gradient as for a large one, whatever rounding has made of its sign
 # (3e-4 was seen).
 AGREEMENT_STEPS, AGREEMENT_ROWS = 20, 256
-SGD_AGREEMENT, RMSPROP_AGREEMENT = 1e-5, 1e-3
+SGD_AGREEMENT, RMSPROP_AGREEMENT = 1e-4, 1e-3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +63,8 @@ def wide_deep_training(settings: Settings) -> list[Row]:
     """Wide & Deep at batch 4096: the hidden layers' products, Keras `fit`, PyTorch."""
     from benchmarks.our_steps import OurSteps, endless
 
-    workload, batches = _wide_deep(settings)
+    workload = _wide_deep(settings)
+    batches = workload.batches()
     steps = settings.steps(4)
     peer, disagreement = _torch_trained_as_ours(workload, batches, settings)
     keras = _keras(workload, batches, jit_compile=False)
@@ -80,7 +81,8 @@ def wide_deep_evaluation(settings: Settings) -> list[Row]:
     """Wide & Deep's evaluation, metrics included, at batch 4096: forward products, Keras `predict`, PyTorch."""
     from benchmarks.our_steps import OurSteps, endless, weights
 
-    workload, batches = _wide_deep(settings)
+    workload = _wide_deep(settings)
+    batches = workload.batches()
     steps = settings.steps(6)
     ours = OurSteps(workload, training=False)
     peer = TorchPeer(workload, weights(ours.model)) if torch_peer.is_installed() else None
@@ -99,7 +101,7 @@ def dlrm_training(settings: Settings) -> list[Row]:
     from benchmarks.our_steps import endless
 
     rows, steps = [], settings.steps(64)
-    workload = _with_xla(workloads.dlrm_tiny("distinct", shrink=settings.shrink), settings)
+    workload = _dlrm_tiny(settings)
     ours, peer, disagreement = _both_dlrm(workload, settings)
     for pooling in ("distinct", "fixed"):
         batches = dataclasses.replace(workload, draw=dataclasses.replace(workload.draw, pooling=pooling)).batches()
@@ -117,7 +119,7 @@ def dlrm_data_in_loop(settings: Settings) -> list[Row]:
     from benchmarks.our_steps import drawn
 
     rows, steps = [], settings.steps(64)
-    workload = _with_xla(workloads.dlrm_tiny("distinct", shrink=settings.shrink), settings)
+    workload = _dlrm_tiny(settings)
     ours, peer, disagreement = _both_dlrm(workload, settings)
     for pooling in ("distinct", "fixed"):
         of_pooling = dataclasses.replace(workload, draw=dataclasses.replace(workload.draw, pooling=pooling))
@@ -138,7 +140,7 @@ def dlrm_inference(settings: Settings) -> list[Row]:
     """DLRM "tiny", 100 ids in every lookup: PyTorch without gradients."""
     from benchmarks.our_steps import OurSteps, endless, weights
 
-    workload = _with_xla(workloads.dlrm_tiny("fixed", shrink=settings.shrink), settings)
+    workload = _dlrm_tiny(settings, "fixed")
     batches, steps = workload.batches(), settings.steps(128)
     ours = OurSteps(workload, training=False)
     peer = TorchPeer(workload, weights(ours.model)) if torch_peer.is_installed() else None
@@ -150,7 +152,7 @@ def criteo_training(settings: Settings) -> list[Row]:
     """DLRM of the preset "criteo" with tables of 2 GB in all, batch 2048: PyTorch."""
     from benchmarks.our_steps import endless
 
-    workload = _with_xla(workloads.dlrm_criteo(shrink=settings.shrink), settings)
+    workload = _dlrm_criteo(settings)
     batches, steps = workload.batches(), settings.steps(8)
     ours, peer, disagreement = _both_dlrm(workload, settings)
     against = {TORCH: _torch(peer, disagreement, lambda: peer.trains(peer.endless(batches), steps), 1.2)}
@@ -164,7 +166,7 @@ def table_size(settings: Settings) -> list[Row]:
     steps, work = settings.steps(4), {}
     for name, grow in (("Outbrain's tables", 1), ("tables 10 times larger", 10)):
         workload = _with_xla(workloads.wide_deep(shrink=settings.shrink, grow=grow), settings)
-        work[name] = OurSteps(workload).trains(endless(workload.batches(settings.steps(4) * 4)), steps)
+        work[name] = OurSteps(workload).trains(endless(workload.batches()), steps)
     speeds = measure(work, settings.runs, settings.say, SAMPLES)
     rows = [row_of(f"table_size: {name}", values) for name, values in speeds.items()]
     slower = rows[0].figure / rows[1].figure
@@ -207,16 +209,32 @@ def disagreement_of(ours: Sequence[float], theirs: Sequence[float], tolerance: f
     return ""
 
 
-# Contenders.
+# Workloads.
 
 
-def _wide_deep(settings: Settings) -> tuple[Workload, list[Batch]]:
-    workload = _with_xla(workloads.wide_deep(shrink=settings.shrink), settings)
-    return workload, workload.batches()
+def _wide_deep(settings: Settings) -> Workload:
+    return _with_xla(workloads.wide_deep(shrink=settings.shrink), settings)
+
+
+def _dlrm_tiny(settings: Settings, pooling: str = "distinct") -> Workload:
+    return _with_xla(workloads.dlrm_tiny(pooling, shrink=settings.shrink), settings)
+
+
+def _dlrm_criteo(settings: Settings) -> Workload:
+    return _with_xla(workloads.dlrm_criteo(shrink=settings.shrink), settings)
 
 
 def _with_xla(workload: Workload, settings: Settings) -> Workload:
     return workload.changed(xla=True) if settings.xla else workload
+
+
+TRAINED: Mapping[str, Callable[[Settings], Workload]] = {
+    "wide_deep_training": _wide_deep,
+    "dlrm_training": _dlrm_tiny,
+    "criteo_training": _dlrm_criteo,
+}
+
+# Contenders.
 
 
 def _products(workload: Workload, steps: int, *, gradients: bool, target: float) -> dict[str, Against]:

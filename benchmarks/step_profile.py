@@ -1,43 +1,49 @@
 """One of our training steps taken apart: a TensorBoard trace of some steps, and how long each part takes by itself."""
 
-import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import tensorflow as tf
 
-from benchmarks.our_steps import OurSteps, as_tensors, endless
+from benchmarks.our_steps import OurSteps
 from benchmarks.workloads import Workload
+from data import synthetic
+from data.feature_spec import TRAIN, FeatureSpec
+from data.input_pipeline import ParquetInput
 from trainer.distributed import SingleProcess
 from trainer.reduction import Reduction
 
-PARTS = ("input", "gather", "dense", "row gradients", "reduction", "update")
 _REPEATS = 7
+_ROWS, _MOST_BATCHES = 100_000, 256
 
 
-def trace(ours: OurSteps, first: int, last: int, folder: str) -> None:
-    """Trains to step `last` and writes a trace of steps `first` to `last` below `folder`, for TensorBoard."""
-    batches = endless(ours.workload.batches(min(last, 16)))
+Tensors = dict[str, tf.Tensor]
+
+
+def trace(ours: OurSteps, batches: Iterator[Tensors], *, first: int, last: int, folder: str | None) -> None:
+    """Trains to step `last` and writes a trace of steps `first` to `last` below `folder`, if given, for TensorBoard."""
     for number in range(1, last + 1):
-        if number == first:
+        if number == first and folder is not None:
             tf.profiler.experimental.start(folder)
         with tf.profiler.experimental.Trace("train", step_num=number, _r=1):
             float(ours.train(next(batches))["loss"])
-    tf.profiler.experimental.stop()
+    if folder is not None:
+        tf.profiler.experimental.stop()
 
 
-def breakdown(ours: OurSteps, next_batch: Callable[[], dict[str, tf.Tensor]] | None = None) -> dict[str, float]:
+def breakdown(ours: OurSteps, batches: Iterator[Tensors]) -> dict[str, float]:
     """Milliseconds of the parts of a step, each run by itself on ready inputs, and of the whole: medians.
 
-    Parts that overlap in the whole step add up to more than it; what a part leaves in caches for the next is lost.
+    Parts that overlap in the whole step add up to more than it; what a part leaves in caches for the next is lost. Rows
+    of tables are summed over ranks by gathering them.
 
     Args:
       ours: with a training step; its weights change.
-      next_batch: makes a batch as the step takes it, which is the part "input"; by default nothing does.
+      batches: of this rank; "input" is the wait for the next one.
     """
     workload, model, state = ours.workload, ours.model, ours.state
-    (batch,) = as_tensors(workload.batches(1))
+    batch = next(batches)
     dense_variables = [variable for _, variable in state.dense()]
     tables = [*model.embeddings.replicated, *model.embeddings.sharded]
     rates = workload.learning_rates
@@ -78,6 +84,7 @@ def breakdown(ours: OurSteps, next_batch: Callable[[], dict[str, tf.Tensor]] | N
     gradients, upstream = dense(lookup.embedded, batch["numerical"], batch["labels"])
     slices = row_gradients(lookup, upstream)
     work: dict[str, Callable] = {
+        "input": lambda: next(batches),
         "gather": lambda: gather(batch["ids"]),
         "dense": lambda: dense(lookup.embedded, batch["numerical"], batch["labels"]),
         "row gradients": lambda: row_gradients(lookup, upstream),
@@ -85,8 +92,6 @@ def breakdown(ours: OurSteps, next_batch: Callable[[], dict[str, tf.Tensor]] | N
         "update": lambda: update(gradients, slices),
         "whole step": lambda: ours.train(batch)["loss"].numpy(),
     }
-    if next_batch is not None:
-        work = {"input": next_batch, **work}
     times: dict[str, list[float]] = {name: [] for name in work}
     for repeat in range(_REPEATS + 1):
         for name, do in work.items():
@@ -104,14 +109,20 @@ def render(times: dict[str, float]) -> str:
 
 
 def profile(workload: Workload, comm: SingleProcess, *, first: int, last: int, rank: int, folder: str) -> str:
-    """Traces some steps on one of the ranks, which must all call it, and takes a step apart; returns what to print."""
+    """Traces some steps on one of the ranks, which must all call it, and takes a step apart.
+
+    Batches come from generated parquet files, as in training.
+
+    Returns:
+      What that rank has to say; "" on the others.
+    """
     ours = OurSteps(workload, comm=comm)
-    where = os.path.join(folder, f"rank-{rank}")
-    if comm.rank == rank:
-        trace(ours, first, last, where)
-    else:
-        batches = endless(workload.batches(1))
-        for _ in range(last):
-            float(ours.train(next(batches))["loss"])
-    text = render(breakdown(ours))
-    return f"{text}\ntrace of steps {first} to {last}: tensorboard --logdir {folder}" if comm.rank == rank else ""
+    rows = max(4 * workload.batch_size, min(_ROWS, _MOST_BATCHES * workload.batch_size))
+    spec = FeatureSpec.from_yaml(synthetic.cached_dataset(rows=rows, seed=1, spec=workload.spec, draw=workload.draw))
+    source = ParquetInput(spec, TRAIN, with_display=False)
+    chosen = comm.rank == rank
+    with source.train_stream(global_batch_size=workload.batch_size, rank=comm.rank, world_size=comm.size) as stream:
+        batches = iter(stream)
+        trace(ours, batches, first=first, last=last, folder=folder if chosen else None)
+        text = render(breakdown(ours, batches))
+    return f"{text}\ntrace of steps {first} to {last}: tensorboard --logdir {folder}" if chosen else ""

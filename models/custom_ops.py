@@ -6,6 +6,8 @@ Whoever asks gets None where they were not built, or where tables are on a GPU, 
 uses TensorFlow's own.
 """
 
+import contextlib
+import contextvars
 import functools
 import hashlib
 import os
@@ -13,29 +15,53 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from types import ModuleType
 
 import tensorflow as tf
 
 from data.errors import InputError
 
-_SOURCE = pathlib.Path(__file__).parent / "ops" / "embedding_ops.cc"
+_FOLDER = pathlib.Path(__file__).parent / "ops"
+_only_tensorflow = contextvars.ContextVar("only_tensorflow", default=False)
 
 
 def library_path() -> pathlib.Path:
     """Where the built kernels of this source and this TensorFlow are kept: in Python's own environment."""
-    key = hashlib.sha256(_SOURCE.read_bytes()).hexdigest()[:12]
-    folder = pathlib.Path(sys.prefix) / "lib" / "recsys-harness"
-    return folder / f"embedding_ops-tf{tf.__version__}-{key}.so"
+    key = hashlib.sha256(b"".join(path.read_bytes() for path in _sources())).hexdigest()[:12]
+    return pathlib.Path(sys.prefix) / "lib" / "recsys-harness" / f"ops-tf{tf.__version__}-{key}.so"
+
+
+def embedding_ops() -> ModuleType | None:
+    """recsys_pooled_lookup, recsys_row_gradients and recsys_subtract_rows, see models/ops/embedding_ops.cc."""
+    return _library()
+
+
+def dropout_ops() -> ModuleType | None:
+    """recsys_relu_dropout, see models/ops/dropout_ops.cc; None while `only_tensorflow` is entered."""
+    return None if _only_tensorflow.get() else _library()
+
+
+@contextlib.contextmanager
+def only_tensorflow() -> Iterator[None]:
+    """While entered, layers are traced with TensorFlow's kernels alone: XLA compiles no others."""
+    token = _only_tensorflow.set(True)
+    try:
+        yield
+    finally:
+        _only_tensorflow.reset(token)
 
 
 @functools.cache
-def embedding_ops() -> ModuleType | None:
-    """The kernels as Python functions: recsys_pooled_lookup, recsys_row_gradients, recsys_subtract_rows."""
+def _library() -> ModuleType | None:
     path = library_path()
     if tf.config.list_physical_devices("GPU") or not path.exists():
         return None
     return tf.load_op_library(str(path))
+
+
+def _sources() -> list[pathlib.Path]:
+    return sorted(_FOLDER.glob("*.cc"))
 
 
 def build(compiler: str = "") -> pathlib.Path:
@@ -54,13 +80,14 @@ def build(compiler: str = "") -> pathlib.Path:
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:
             built = pathlib.Path(folder) / path.name
             command = [
-                *(compiler, "-O3", "-shared", "-fPIC", *tf.sysconfig.get_compile_flags()),
-                *("-o", str(built), str(_SOURCE), *tf.sysconfig.get_link_flags()),
+                *(compiler, "-O3", "-shared", "-fPIC", "-w", *tf.sysconfig.get_compile_flags()),
+                *("-o", str(built), *map(str, _sources()), *tf.sysconfig.get_link_flags()),
             ]
             result = subprocess.run(command, capture_output=True, text=True)
             if result.returncode != 0:
-                said = " ".join(result.stderr.split())[-500:]
-                raise InputError(f"{_SOURCE}: {compiler} cannot build the kernels: {said}")
+                errors = [line for line in result.stderr.splitlines() if "error" in line] or [result.stderr]
+                said = " ".join(errors[0].split())[:500]
+                raise InputError(f"{_FOLDER}: {compiler} cannot build the kernels: {said}")
             os.replace(built, path)
     except OSError as error:
         raise InputError(
@@ -79,6 +106,14 @@ def _pooled_lookup_gradient(op: tf.Operation, upstream: tf.Tensor) -> list[tf.In
         ids=ids, upstream=upstream, **{name: op.get_attr(name) for name in layout}
     )
     return [tf.IndexedSlices(values, rows, tf.raw_ops.VariableShape(input=table, out_type=rows.dtype)), None]
+
+
+@tf.RegisterGradient("RecsysReluDropout")
+def _relu_dropout_gradient(op: tf.Operation, upstream: tf.Tensor) -> list[tf.Tensor | None]:
+    gradient = _library().recsys_relu_dropout_gradient(
+        outputs=op.outputs[0], upstream=upstream, scale=op.get_attr("scale")
+    )
+    return [gradient, None, None]
 
 
 if __name__ == "__main__":

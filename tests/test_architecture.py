@@ -20,6 +20,7 @@ OWNERS = {
     "nvtabular": ("data/outbrain/",),
     "merlin": ("data/outbrain/", "benchmarks/merlin_loader.py"),
     "pynvml": ("trainer/nvml.py",),
+    "torch": ("benchmarks/torch_peer.py",),
 }
 # What a room may import besides the standard library and itself.
 ALLOWED = {

@@ -132,6 +132,7 @@ class HorovodRanks(SingleProcess):
             description=f"Horovod over {controller}",
         )
         self._hvd = hvd
+        self._received_variable: tf.Variable | None = None
 
     def allreduce(self, tensors: Sequence[tf.Tensor], *, name: str) -> list[tf.Tensor]:
         self._count("allreduce", tensors)
@@ -143,9 +144,15 @@ class HorovodRanks(SingleProcess):
 
     def alltoall(self, parts: Sequence[tf.Tensor], *, name: str) -> list[tf.Tensor]:
         away = [part[:0] if rank == self.rank else part for rank, part in enumerate(parts)]
-        payload = tf.concat(away, axis=0)
+        # TensorFlow computes what is constant before it runs a graph, and leaves out what nobody reads. Where a rank
+        # sends nothing the one would happen here, where it needs nothing of what it gets the other; then ranks wait for
+        # each other for ever. A variable is no constant, and what is added to it is never left out.
+        zero = tf.cast(tf.minimum(self._received.read_value(), 0), tf.int32)
+        payload = tf.concat([*away, tf.zeros((zero,), away[0].dtype)], axis=0)
+        splits = tf.stack([tf.size(part) for part in away]) + zero
         self._count("alltoall", [payload])
-        received, sizes = self._hvd.alltoall(payload, splits=tf.stack([tf.size(part) for part in away]), name=name)
+        received, sizes = self._hvd.alltoall(payload, splits=splits, name=name)
+        self._received.assign_add(tf.size(received, out_type=tf.int64))
         found = tf.split(received, sizes, num=self.size)
         found[self.rank] = parts[self.rank]
         return found
@@ -185,6 +192,14 @@ class HorovodRanks(SingleProcess):
 
     def shutdown(self) -> None:
         self._hvd.shutdown()
+
+    @property
+    def _received(self) -> tf.Variable:
+        """Values that alltoalls have brought."""
+        if self._received_variable is None:
+            with tf.init_scope():  # not before: TensorFlow's threads are settled after the ranks have met
+                self._received_variable = tf.Variable(0, dtype=tf.int64, trainable=False)
+        return self._received_variable
 
     def _count(self, collective: str, tensors: Sequence[tf.Tensor]) -> None:
         if self._counter is not None:

@@ -6,10 +6,12 @@ depend on how many distinct ids a batch holds would compile anew each step. Coll
 reason, and because Horovod's cannot be compiled.
 """
 
+import contextlib
 from collections.abc import Callable, Mapping
 
 import tensorflow as tf
 
+from models import custom_ops
 from models.click_model import ClickModel
 from trainer.optimizers import all_finite
 from trainer.reduction import Reduction
@@ -61,7 +63,8 @@ def make_train_step(
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(dense_variables)
             tape.watch(embedded)
-            logits = model.dense_logits(embedded, numerical, seed=dropout_seed, training=True)
+            with custom_ops.only_tensorflow() if xla else contextlib.nullcontext():
+                logits = model.dense_logits(embedded, numerical, seed=dropout_seed, training=True)
             losses = tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits)
             loss = tf.reduce_sum(losses) / global_batch_size
             scaled = loss * loss_scale

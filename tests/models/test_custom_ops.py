@@ -1,7 +1,5 @@
 """Building and loading our kernels; what they compute is tested where they are used (test_embedding.py)."""
 
-import pathlib
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -23,10 +21,10 @@ def elsewhere(monkeypatch, tmp_path):
     """A place of its own for the library."""
     path = tmp_path / "lib" / "embedding_ops.so"
     monkeypatch.setattr(custom_ops, "library_path", lambda: path)
-    custom_ops.embedding_ops.cache_clear()
+    custom_ops._library.cache_clear()
     yield path
     monkeypatch.undo()
-    custom_ops.embedding_ops.cache_clear()
+    custom_ops._library.cache_clear()
 
 
 def test_where_they_are_not_built_there_are_none(elsewhere):
@@ -34,12 +32,12 @@ def test_where_they_are_not_built_there_are_none(elsewhere):
 
 
 def test_where_tables_are_on_a_gpu_there_are_none(ops, monkeypatch):
-    custom_ops.embedding_ops.cache_clear()
+    custom_ops._library.cache_clear()
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: ["a GPU"] if kind == "GPU" else [])
     try:
         assert custom_ops.embedding_ops() is None
     finally:
-        custom_ops.embedding_ops.cache_clear()
+        custom_ops._library.cache_clear()
 
 
 def test_a_missing_compiler_is_one_line(elsewhere):
@@ -60,9 +58,12 @@ def test_a_compiler_that_fails_leaves_nothing(elsewhere, tmp_path):
 def test_the_library_is_of_this_source_and_this_tensorflow(monkeypatch, tmp_path):
     before = custom_ops.library_path()
     assert tf.__version__ in before.name
-    other = tmp_path / "other.cc"
-    other.write_bytes(pathlib.Path(custom_ops._SOURCE).read_bytes() + b"\n")
-    monkeypatch.setattr(custom_ops, "_SOURCE", other)
+    for path in custom_ops._sources():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    monkeypatch.setattr(custom_ops, "_FOLDER", tmp_path)
+    assert custom_ops.library_path() == before
+    with open(tmp_path / "dropout_ops.cc", "a") as file:
+        file.write("\n")
     assert custom_ops.library_path() != before
 
 

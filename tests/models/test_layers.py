@@ -1,17 +1,54 @@
+import contextlib
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from models.layers import GLOROT_UNIFORM, MLP, NORMAL, SeededDropout, build_dense
+from models import custom_ops
+from models.layers import GLOROT_UNIFORM, MLP, NORMAL, SeededReluDropout, build_dense
 
 ROWS, UNITS = 200, 501  # an odd width
 SIZE = ROWS * UNITS
 
 
+@pytest.fixture(autouse=True, params=["our kernels", "TensorFlow's"])
+def kernels(request):
+    """Every test runs with both: TensorFlow's are the reference."""
+    if request.param == "TensorFlow's":
+        with custom_ops.only_tensorflow():
+            yield request.param
+    elif custom_ops.dropout_ops() is None:
+        pytest.skip("the kernels are not built: python -m models.custom_ops")
+    else:
+        yield request.param
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 7), (5, 8), (129, 501), (300, 1024), (0, 4)])
+@pytest.mark.parametrize("seed", [[0, 0], [5, 6], [2**31 - 1, -3]])
+def test_both_kernels_do_the_same(kernels, shape, seed):
+    """Values and gradients bit for bit, for numbers of either sign."""
+    inputs = tf.random.stateless_normal(shape, (1, 2))
+    upstream = tf.random.stateless_normal(shape, (3, 4))
+    found = []
+    for only_tensorflow in (False, True):
+        with custom_ops.only_tensorflow() if only_tensorflow else contextlib.nullcontext():
+            with tf.GradientTape() as tape:
+                tape.watch(inputs)
+                outputs = SeededReluDropout(0.3)(inputs, seed=tf.constant(seed), training=True)
+            found.append((outputs.numpy(), tape.gradient(outputs, inputs, upstream).numpy()))
+    assert found[0][0].tolist() == found[1][0].tolist() and found[0][1].tolist() == found[1][1].tolist()
+
+
+def test_what_is_no_number_is_seen():
+    inputs = tf.fill((40, 10), np.float32("nan"))
+    outputs = SeededReluDropout(0.5)(inputs, seed=tf.constant([0, 0]), training=True).numpy()
+    assert 100 < np.isnan(outputs).sum() < 300 and (outputs[~np.isnan(outputs)] == 0).all()
+
+
 def mask_of(seed, *, rate=0.3, rows=ROWS, units=UNITS):
     """True where a unit is kept."""
-    dropped = SeededDropout(rate)(tf.ones((rows, units)), seed=tf.constant(seed), training=True).numpy()
+    dropped = SeededReluDropout(rate)(tf.ones((rows, units)), seed=tf.constant(seed), training=True).numpy()
     kept = dropped != 0
     np.testing.assert_allclose(dropped[kept], 1 / (1 - rate), rtol=1e-4)  # the rate is rounded to 16 bits
     return kept
@@ -23,7 +60,7 @@ def test_drop_rate_and_mean(rate):
     deviations = 5 * np.sqrt(rate * (1 - rate) / SIZE)
     assert abs(kept.mean() - (1 - rate)) < deviations
     inputs = tf.fill((ROWS, UNITS), 2.0)
-    mean = SeededDropout(rate)(inputs, seed=tf.constant([3, 4]), training=True).numpy().mean()
+    mean = SeededReluDropout(rate)(inputs, seed=tf.constant([3, 4]), training=True).numpy().mean()
     assert abs(mean - 2) < 2 * deviations / (1 - rate)
 
 
@@ -51,40 +88,45 @@ def test_the_seed_alone_decides():
 
 
 def test_xla_draws_the_same_mask():
-    layer = SeededDropout(0.3)
-    compiled = tf.function(lambda x, seed: layer(x, seed=seed, training=True), jit_compile=True, autograph=False)
+    layer = SeededReluDropout(0.3)
+
+    @tf.function(jit_compile=True, autograph=False)
+    def compiled(inputs, seed):
+        with custom_ops.only_tensorflow():
+            return layer(inputs, seed=seed, training=True)
+
     for seed in ([5, 6], [2**31 - 1, 7]):
         assert ((compiled(tf.ones((ROWS, UNITS)), tf.constant(seed)) != 0).numpy() == mask_of(seed)).all()
 
 
 def test_nothing_is_dropped_in_evaluation():
-    inputs = tf.random.stateless_normal((9, 5), (0, 0))
-    assert (SeededDropout(0.9)(inputs, seed=tf.constant([0, 0])).numpy() == inputs.numpy()).all()
-    assert (SeededDropout(0.0)(inputs, seed=tf.constant([0, 0]), training=True).numpy() == inputs.numpy()).all()
+    inputs = tf.random.stateless_uniform((9, 5), (0, 0))
+    assert (SeededReluDropout(0.9)(inputs, seed=tf.constant([0, 0])).numpy() == inputs.numpy()).all()
+    assert (SeededReluDropout(0.0)(inputs, seed=tf.constant([0, 0]), training=True).numpy() == inputs.numpy()).all()
 
 
 def test_gradients_pass_where_units_are_kept_and_only_there():
     inputs = tf.Variable(tf.ones((9, 5)))
     with tf.GradientTape() as tape:
-        outputs = SeededDropout(0.5)(inputs, seed=tf.constant([1, 1]), training=True)
+        outputs = SeededReluDropout(0.5)(inputs, seed=tf.constant([1, 1]), training=True)
     assert tape.gradient(outputs, inputs).numpy().tolist() == outputs.numpy().tolist()
 
 
 @pytest.mark.parametrize("rate", [-0.1, 1.0, 1.5])
 def test_an_impossible_rate_is_refused(rate):
     with pytest.raises(ValueError, match=f"at least 0 and below 1, got {rate}"):
-        SeededDropout(rate)
+        SeededReluDropout(rate)
 
 
 def test_no_layer_of_any_step_shares_a_mask(monkeypatch):
     seeds = []
-    call = SeededDropout.call
+    call = SeededReluDropout.call
 
     def recording(self, inputs, seed, training=False):
         seeds.append(tuple(seed.numpy().tolist()))
         return call(self, inputs, seed, training)
 
-    monkeypatch.setattr(SeededDropout, "call", recording)
+    monkeypatch.setattr(SeededReluDropout, "call", recording)
     mlp = MLP(2, (3, 3, 3), dropout=0.5)
     for rank_seed in (7, 8):
         for step in range(6):

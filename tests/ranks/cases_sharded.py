@@ -28,6 +28,8 @@ CUTS = {
         "--column_slice_threshold=2000",
         "--data_parallel_threshold=240",  # ad
     ),
+    # Of what the others send it, a rank that has no table needs nothing, and must take part all the same.
+    "one table on one rank": ("--data_parallel_threshold=2400",),  # site
 }
 
 
@@ -41,6 +43,7 @@ COMBINATIONS = [
 # What jobs of three and four ranks try.
 ON_MANY = {
     ("sgd", "by rows"),
+    ("sgd", "one table on one rank"),
     ("adagrad", "both, small ones everywhere"),
     ("rmsprop", "by columns"),
     ("wide_deep", "whole"),

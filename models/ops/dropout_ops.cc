@@ -1,0 +1,162 @@
+// ReLU and dropout in one pass over memory, on CPUs, and the gradient of both in another.
+//
+// The mask is the one that models/layers.py draws with tf.random.stateless_uniform: the same bits of the same Philox
+// generator (Salmon et al., 2011: 4 x 32 bits, 10 rounds), so that a run may go on with or without this file.
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/shape_inference.h"
+#include "tensorflow/core/util/work_sharder.h"
+
+namespace recsys_harness {
+namespace {
+
+using tensorflow::OpKernel;
+using tensorflow::OpKernelConstruction;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#define EVERY_MACHINE __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define EVERY_MACHINE
+#endif
+
+constexpr int kLanes = 16;  // counters worked on side by side, for vector units
+
+// Words 4 * first .. 4 * (first + kLanes) - 1 of the generator.
+EVERY_MACHINE void Philox(uint64_t first, uint64_t key, uint64_t high_counter, uint32_t* words) {
+  uint32_t c0[kLanes], c1[kLanes], c2[kLanes], c3[kLanes];
+  for (int i = 0; i < kLanes; ++i) {
+    c0[i] = static_cast<uint32_t>(first + i);
+    c1[i] = static_cast<uint32_t>((first + i) >> 32);
+    c2[i] = static_cast<uint32_t>(high_counter);
+    c3[i] = static_cast<uint32_t>(high_counter >> 32);
+  }
+  uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
+  for (int round = 0; round < 10; ++round) {
+    for (int i = 0; i < kLanes; ++i) {
+      const uint64_t a = uint64_t{0xD2511F53} * c0[i], b = uint64_t{0xCD9E8D57} * c2[i];
+      const uint32_t n0 = static_cast<uint32_t>(b >> 32) ^ c1[i] ^ k0;
+      const uint32_t n2 = static_cast<uint32_t>(a >> 32) ^ c3[i] ^ k1;
+      c0[i] = n0, c1[i] = static_cast<uint32_t>(b), c2[i] = n2, c3[i] = static_cast<uint32_t>(a);
+    }
+    k0 += 0x9E3779B9, k1 += 0xBB67AE85;
+  }
+  for (int i = 0; i < kLanes; ++i) {
+    words[4 * i] = c0[i], words[4 * i + 1] = c1[i], words[4 * i + 2] = c2[i], words[4 * i + 3] = c3[i];
+  }
+}
+
+EVERY_MACHINE void ReluAndDrop(const float* in, const uint16_t* draws, uint16_t threshold, float scale, int64_t units,
+                               float* out) {
+  // "Not at most 0", so that NaN goes on and is seen.
+  for (int64_t i = 0; i < units; ++i) out[i] = draws[i] >= threshold && !(in[i] <= 0.0f) ? in[i] * scale : 0.0f;
+}
+
+EVERY_MACHINE void Gradient(const float* out, const float* upstream, float scale, int64_t count, float* gradient) {
+  for (int64_t i = 0; i < count; ++i) gradient[i] = out[i] > 0.0f ? upstream[i] * scale : 0.0f;
+}
+
+template <typename Work>
+void Parallel(OpKernelContext* context, int64_t total, int64_t cost, const Work& work) {
+  const auto& threads = *context->device()->tensorflow_cpu_worker_threads();
+  tensorflow::Shard(threads.num_threads, threads.workers, total, cost, work);
+}
+
+class ReluDropout : public OpKernel {
+ public:
+  explicit ReluDropout(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("threshold", &threshold_));
+    OP_REQUIRES_OK(context, context->GetAttr("scale", &scale_));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    const Tensor& inputs = context->input(0);
+    OP_REQUIRES(context, inputs.dims() == 2 && context->input(1).NumElements() == 1 &&
+                             context->input(2).NumElements() == 2,
+                tensorflow::errors::InvalidArgument("inputs must be a matrix, key of one and counter of two values"));
+    const uint64_t key = context->input(1).flat<tensorflow::uint64>()(0);
+    const auto counter = context->input(2).flat<tensorflow::uint64>();
+    OP_REQUIRES(context, counter(0) == 0, tensorflow::errors::InvalidArgument("the counter must begin with 0"));
+    const uint64_t high_counter = counter(1);
+    Tensor* outputs = nullptr;
+    OP_REQUIRES_OK(context, context->forward_input_or_allocate_output({0}, 0, inputs.shape(), &outputs));
+    const int64_t units = inputs.dim_size(1), words = (units + 1) / 2;
+    const float* in = inputs.flat<float>().data();
+    float* out = outputs->flat<float>().data();
+    Parallel(context, inputs.dim_size(0), units, [&](int64_t first, int64_t last) {
+      std::vector<uint32_t> drawn(words + 4 + 4 * kLanes);
+      for (int64_t row = first; row < last; ++row) {
+        const uint64_t start = static_cast<uint64_t>(row) * words, begin = start / 4, end = (start + words + 3) / 4;
+        for (uint64_t group = begin; group < end; group += kLanes) {
+          Philox(group, key, high_counter, drawn.data() + 4 * (group - begin));
+        }
+        const uint16_t* draws = reinterpret_cast<const uint16_t*>(drawn.data() + start % 4);
+        ReluAndDrop(in + row * units, draws, static_cast<uint16_t>(threshold_), scale_, units, out + row * units);
+      }
+    });
+  }
+
+ private:
+  int64_t threshold_;
+  float scale_;
+};
+
+class ReluDropoutGradient : public OpKernel {
+ public:
+  explicit ReluDropoutGradient(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("scale", &scale_));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    const Tensor& outputs = context->input(0);
+    const Tensor& upstream = context->input(1);
+    OP_REQUIRES(context, outputs.shape() == upstream.shape(),
+                tensorflow::errors::InvalidArgument("outputs of shape ", outputs.shape().DebugString(),
+                                                    " and a gradient of ", upstream.shape().DebugString()));
+    Tensor* gradient = nullptr;
+    OP_REQUIRES_OK(context, context->forward_input_or_allocate_output({1}, 0, upstream.shape(), &gradient));
+    const float* out = outputs.flat<float>().data();
+    const float* from = upstream.flat<float>().data();
+    float* to = gradient->flat<float>().data();
+    Parallel(context, outputs.NumElements(), 1, [&](int64_t first, int64_t last) {
+      Gradient(out + first, from + first, scale_, last - first, to + first);
+    });
+  }
+
+ private:
+  float scale_;
+};
+
+absl::Status SameShape(tensorflow::shape_inference::InferenceContext* context) {
+  context->set_output(0, context->input(0));
+  return absl::OkStatus();
+}
+
+// relu(inputs) / (1 - rate) where a draw of 16 bits is at least `threshold`, else 0. inputs (rows, units).
+REGISTER_OP("RecsysReluDropout")
+    .Input("inputs: float")
+    .Input("key: uint64")
+    .Input("counter: uint64")
+    .Output("outputs: float")
+    .Attr("threshold: int")
+    .Attr("scale: float")
+    .SetShapeFn(SameShape);
+
+REGISTER_OP("RecsysReluDropoutGradient")
+    .Input("outputs: float")
+    .Input("upstream: float")
+    .Output("gradient: float")
+    .Attr("scale: float")
+    .SetShapeFn(SameShape);
+
+REGISTER_KERNEL_BUILDER(Name("RecsysReluDropout").Device(tensorflow::DEVICE_CPU), ReluDropout)
+REGISTER_KERNEL_BUILDER(Name("RecsysReluDropoutGradient").Device(tensorflow::DEVICE_CPU), ReluDropoutGradient)
+
+}  // namespace
+}  // namespace recsys_harness
