@@ -10,6 +10,7 @@ import contextlib
 import contextvars
 import functools
 import hashlib
+import importlib.util
 import os
 import pathlib
 import subprocess
@@ -30,6 +31,11 @@ def library_path() -> pathlib.Path:
     """Where the built kernels of this source and this TensorFlow are kept: in Python's own environment."""
     key = hashlib.sha256(b"".join(path.read_bytes() for path in _sources())).hexdigest()[:12]
     return pathlib.Path(sys.prefix) / "lib" / "recsys-harness" / f"ops-tf{tf.__version__}-{key}.so"
+
+
+def dense_ops() -> ModuleType | None:
+    """recsys_dense and recsys_mat_mul, see models/ops/dense_ops.cc; None while `only_tensorflow` is entered."""
+    return None if _only_tensorflow.get() else _library()
 
 
 def embedding_ops() -> ModuleType | None:
@@ -71,7 +77,7 @@ def build(compiler: str = "") -> pathlib.Path:
       compiler: the C++ compiler; $CXX or g++ by default.
 
     Raises:
-      InputError: there is no compiler, or it fails; the message has the end of what it said.
+      InputError: there is no compiler or no OpenBLAS, or the compiler fails; the message has the end of what it said.
     """
     path = library_path()
     compiler = compiler or os.environ.get("CXX") or "g++"
@@ -80,8 +86,8 @@ def build(compiler: str = "") -> pathlib.Path:
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:
             built = pathlib.Path(folder) / path.name
             command = [
-                *(compiler, "-O3", "-shared", "-fPIC", "-w", *tf.sysconfig.get_compile_flags()),
-                *("-o", str(built), *map(str, _sources()), *tf.sysconfig.get_link_flags()),
+                *(compiler, "-O3", "-fno-trapping-math", "-shared", "-fPIC", "-w", *tf.sysconfig.get_compile_flags()),
+                *("-o", str(built), *map(str, _sources()), *tf.sysconfig.get_link_flags(), *_openblas_flags()),
             ]
             result = subprocess.run(command, capture_output=True, text=True)
             if result.returncode != 0:
@@ -95,6 +101,31 @@ def build(compiler: str = "") -> pathlib.Path:
             "compiler by CXX"
         ) from error
     return path
+
+
+def _openblas_flags() -> list[str]:
+    """For the compiler: OpenBLAS of the package scipy-openblas32, found again where it lies when the kernels load."""
+    # Not imported: that would give its symbols to all libraries of the process.
+    found = importlib.util.find_spec("scipy_openblas32")
+    if found is None or not found.submodule_search_locations:
+        raise InputError(
+            "cannot build the kernels: scipy-openblas32 is not installed; pip install -r requirements.txt installs it"
+        )
+    folder = pathlib.Path(found.submodule_search_locations[0])
+    lib = folder / "lib"
+    return [f"-I{folder / 'include'}", f"-L{lib}", "-lscipy_openblas", f"-Wl,-rpath,{lib}"]
+
+
+@tf.RegisterGradient("RecsysDense")
+def _dense_gradient(op: tf.Operation, upstream: tf.Tensor) -> list[tf.Tensor]:
+    inputs, kernel, _ = op.inputs
+    product = _library().recsys_mat_mul
+    # Three operations and not one: what nobody asks for, such as the gradient of a batch, is not computed.
+    return [
+        product(upstream, kernel, transpose_b=True),
+        product(inputs, upstream, transpose_a=True),
+        tf.raw_ops.BiasAddGrad(out_backprop=upstream),
+    ]
 
 
 @tf.RegisterGradient("RecsysPooledLookup")

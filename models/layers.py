@@ -85,6 +85,18 @@ NORMAL = Initialization(
 """Kernels normal with variance 2 / (inputs + units), biases normal with variance 1 / units. Naumov et al. (2019)."""
 
 
+class Dense(keras.layers.Dense):
+    """Keras's dense layer, computed by OpenBLAS where that is faster than TensorFlow: in float32, on a CPU."""
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        """(rows, inputs) -> (rows, units)."""
+        ops = custom_ops.dense_ops()
+        plain = self.activation is keras.activations.linear and self.use_bias
+        if ops is None or not plain or inputs.dtype != tf.float32 or self.compute_dtype != "float32":
+            return super().call(inputs)
+        return ops.recsys_dense(inputs=inputs, kernel=self.kernel.value, bias=self.bias.value)
+
+
 def build_dense(
     input_width: int,
     units: int,
@@ -93,7 +105,7 @@ def build_dense(
     bias_seed: int = 0,
     initial: Initialization = GLOROT_UNIFORM,
     **kwargs,
-) -> keras.layers.Dense:
+) -> Dense:
     """A dense layer that has its variables already.
 
     Args:
@@ -104,7 +116,7 @@ def build_dense(
       initial: distributions of the initial values.
       **kwargs: further arguments of keras.layers.Dense.
     """
-    layer = keras.layers.Dense(
+    layer = Dense(
         units,
         kernel_initializer=initial.kernel(seed, units),
         bias_initializer=initial.bias(bias_seed, units),

@@ -153,7 +153,7 @@ install_packages() {
 # Our own kernels for embedding tables. TensorFlow's do where there is no compiler, and main.py says so.
 build_kernels() {
     local log=$scratch/kernels.log
-    say 'building the kernels for embedding tables, half a minute'
+    say 'building the kernels, half a minute'
     if ! run_logged "$log" env -C "$root" "$venv/bin/python" -m models.custom_ops; then
         say "going on with TensorFlow's kernels for embedding tables: $(tail -n 1 "$log")"
     fi

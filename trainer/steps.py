@@ -145,7 +145,8 @@ def make_eval_step(model: ClickModel, *, xla: bool = False) -> tf.types.experime
 
     @tf.function(jit_compile=xla, autograph=False)
     def dense_part(embedded, numerical):
-        return model.dense_logits(embedded, numerical, seed=no_seed, training=False)
+        with custom_ops.only_tensorflow() if xla else contextlib.nullcontext():
+            return model.dense_logits(embedded, numerical, seed=no_seed, training=False)
 
     @tf.function(reduce_retracing=True, autograph=False)
     def eval_step(batch: Batch):

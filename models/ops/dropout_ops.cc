@@ -12,6 +12,10 @@
 #include "tensorflow/core/framework/shape_inference.h"
 #include "tensorflow/core/util/work_sharder.h"
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 namespace recsys_harness {
 namespace {
 
@@ -52,6 +56,52 @@ EVERY_MACHINE void Philox(uint64_t first, uint64_t key, uint64_t high_counter, u
   }
 }
 
+#if defined(__x86_64__)
+// The same by hand, as compilers make no vectors of it: four counters at once, each in the low half of 64 bits, which is
+// all that the multiplication reads. What is left in the high halves is never looked at.
+__attribute__((target("avx2"))) void PhiloxAvx2(uint64_t first, uint64_t key, uint64_t high_counter, uint32_t* words) {
+  const __m256i low_half = _mm256_set1_epi64x(0xFFFFFFFF);
+  const __m256i m0 = _mm256_set1_epi64x(0xD2511F53), m1 = _mm256_set1_epi64x(0xCD9E8D57);
+  constexpr int kGroups = kLanes / 4;
+  __m256i c0[kGroups], c1[kGroups], c2[kGroups], c3[kGroups];
+  for (int g = 0; g < kGroups; ++g) {
+    const uint64_t start = first + 4 * g;
+    c0[g] = _mm256_set_epi64x(start + 3, start + 2, start + 1, start);
+    c1[g] = _mm256_srli_epi64(c0[g], 32);
+    c2[g] = _mm256_set1_epi64x(high_counter);
+    c3[g] = _mm256_srli_epi64(c2[g], 32);
+  }
+  uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
+  for (int round = 0; round < 10; ++round) {
+    const __m256i left = _mm256_set1_epi64x(k0), right = _mm256_set1_epi64x(k1);
+    for (int g = 0; g < kGroups; ++g) {
+      const __m256i a = _mm256_mul_epu32(c0[g], m0), b = _mm256_mul_epu32(c2[g], m1);
+      c0[g] = _mm256_xor_si256(_mm256_xor_si256(_mm256_srli_epi64(b, 32), c1[g]), left);
+      c2[g] = _mm256_xor_si256(_mm256_xor_si256(_mm256_srli_epi64(a, 32), c3[g]), right);
+      c1[g] = b, c3[g] = a;
+    }
+    k0 += 0x9E3779B9, k1 += 0xBB67AE85;
+  }
+  for (int g = 0; g < kGroups; ++g) {
+    const __m256i front = _mm256_or_si256(_mm256_and_si256(c0[g], low_half), _mm256_slli_epi64(c1[g], 32));
+    const __m256i back = _mm256_or_si256(_mm256_and_si256(c2[g], low_half), _mm256_slli_epi64(c3[g], 32));
+    const __m256i even = _mm256_unpacklo_epi64(front, back), odd = _mm256_unpackhi_epi64(front, back);
+    __m256i* to = reinterpret_cast<__m256i*>(words + 16 * g);
+    _mm256_storeu_si256(to, _mm256_permute2x128_si256(even, odd, 0x20));
+    _mm256_storeu_si256(to + 1, _mm256_permute2x128_si256(even, odd, 0x31));
+  }
+}
+#endif
+
+using Generator = void (*)(uint64_t, uint64_t, uint64_t, uint32_t*);
+
+Generator FastestGenerator() {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx2")) return PhiloxAvx2;
+#endif
+  return Philox;
+}
+
 EVERY_MACHINE void ReluAndDrop(const float* in, const uint16_t* draws, uint16_t threshold, float scale, int64_t units,
                                float* out) {
   // "Not at most 0", so that NaN goes on and is seen.
@@ -89,12 +139,13 @@ class ReluDropout : public OpKernel {
     const int64_t units = inputs.dim_size(1), words = (units + 1) / 2;
     const float* in = inputs.flat<float>().data();
     float* out = outputs->flat<float>().data();
+    const Generator generate = FastestGenerator();
     Parallel(context, inputs.dim_size(0), units, [&](int64_t first, int64_t last) {
       std::vector<uint32_t> drawn(words + 4 + 4 * kLanes);
       for (int64_t row = first; row < last; ++row) {
         const uint64_t start = static_cast<uint64_t>(row) * words, begin = start / 4, end = (start + words + 3) / 4;
         for (uint64_t group = begin; group < end; group += kLanes) {
-          Philox(group, key, high_counter, drawn.data() + 4 * (group - begin));
+          generate(group, key, high_counter, drawn.data() + 4 * (group - begin));
         }
         const uint16_t* draws = reinterpret_cast<const uint16_t*>(drawn.data() + start % 4);
         ReluAndDrop(in + row * units, draws, static_cast<uint16_t>(threshold_), scale_, units, out + row * units);

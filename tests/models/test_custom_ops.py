@@ -122,3 +122,72 @@ def test_gradients_of_many_rows_are_summed_in_order(ops, dtype):
                     expected[key] = expected[key] + gradient if key in expected else gradient.copy()
     assert rows.numpy().tolist() == sorted(expected) and rows.dtype == ids.dtype
     assert all(values.numpy()[k].tobytes() == expected[row].tobytes() for k, row in enumerate(rows.numpy().tolist()))
+
+
+def test_without_openblas_it_is_one_line(elsewhere, monkeypatch):
+    monkeypatch.setattr(custom_ops.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"scipy-openblas32 is not installed; pip install -r requirements.txt"):
+        custom_ops.build()
+    assert list(elsewhere.parent.iterdir()) == []
+
+
+# Few rows are split over threads by columns, many by rows, and of little work nothing is split.
+SHAPES = [(1, 1, 1), (7, 5, 3), (64, 130, 257), (64, 512, 1024), (700, 300, 40), (1031, 65, 129), (0, 4, 3), (5, 0, 3)]
+
+
+@pytest.mark.parametrize("rows, width, units", SHAPES)
+def test_dense_and_its_gradients_are_numpys(ops, rows, width, units):
+    rng = np.random.default_rng(rows + width)
+    x, kernel = rng.standard_normal((rows, width)), rng.standard_normal((width, units))
+    bias, upstream = rng.standard_normal(units), rng.standard_normal((rows, units))
+    inputs = [tf.constant(array, tf.float32) for array in (x, kernel, bias)]
+    with tf.GradientTape() as tape:
+        tape.watch(inputs)
+        outputs = custom_ops.dense_ops().recsys_dense(*inputs)
+    found = tape.gradient(outputs, inputs, output_gradients=tf.constant(upstream, tf.float32))
+    tolerance = 1e-5 * max(1, rows, width, units) ** 0.5
+    np.testing.assert_allclose(outputs, x @ kernel + bias, rtol=1e-5, atol=tolerance)
+    for gradient, expected in zip(found, (upstream @ kernel.T, x.T @ upstream, upstream.sum(axis=0)), strict=True):
+        np.testing.assert_allclose(gradient, expected, rtol=1e-5, atol=tolerance)
+
+
+@pytest.mark.parametrize("rows, width, units", SHAPES)
+@pytest.mark.parametrize("transpose_a", [False, True])
+@pytest.mark.parametrize("transpose_b", [False, True])
+def test_products_are_numpys_however_they_are_transposed(ops, rows, width, units, transpose_a, transpose_b):
+    rng = np.random.default_rng(rows)
+    a, b = rng.standard_normal((rows, width)), rng.standard_normal((width, units))
+    found = ops.recsys_mat_mul(
+        tf.constant(a.T if transpose_a else a, tf.float32),
+        tf.constant(b.T if transpose_b else b, tf.float32),
+        transpose_a=transpose_a,
+        transpose_b=transpose_b,
+    )
+    np.testing.assert_allclose(found, a @ b, rtol=1e-5, atol=1e-5 * max(1, width) ** 0.5)
+
+
+def test_matrices_that_do_not_fit_are_refused(ops):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="do not fit"):
+        ops.recsys_mat_mul(tf.zeros((2, 3)), tf.zeros((2, 3)))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="do not fit"):
+        ops.recsys_dense(tf.zeros((2, 3)), tf.zeros((3, 4)), tf.zeros((3,)))
+
+
+def test_what_nobody_asks_for_is_not_computed(ops):
+    """The gradient of a batch: a third of the first layer's products."""
+
+    @tf.function(autograph=False)
+    def kernel_gradient(x, kernel):
+        with tf.GradientTape() as tape:
+            tape.watch(kernel)
+            outputs = custom_ops.dense_ops().recsys_dense(x, kernel, tf.zeros((4,)))
+        return tape.gradient(outputs, kernel)
+
+    graph = kernel_gradient.get_concrete_function(tf.zeros((2, 3)), tf.zeros((3, 4))).graph
+    products = [op for op in graph.get_operations() if op.type == "RecsysMatMul"]
+    wanted, todo = set(), [graph.outputs[0].op]
+    while todo:
+        op = todo.pop()
+        wanted.add(op.name)
+        todo += [tensor.op for tensor in op.inputs]
+    assert sum(op.name in wanted for op in products) == 1

@@ -204,3 +204,21 @@ def test_each_layer_of_an_mlp_draws_its_own_numbers():
     again = MLP(8, (8, 8, 8), seed=3, initial=NORMAL)
     for ours, theirs in zip(mlp.trainable_variables, again.trainable_variables, strict=True):
         assert (ours.numpy() == theirs.numpy()).all()
+
+
+def test_a_dense_layer_is_keras_own(kernels):
+    layer = build_dense(70, 33, seed=1, initial=NORMAL)
+    x = tf.random.stateless_normal((65, 70), (1, 2))
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(x)
+        ours = tf.reduce_sum(layer(x) ** 2)
+        theirs = tf.reduce_sum((tf.matmul(x, layer.kernel.value) + layer.bias.value) ** 2)
+    sources = [x, layer.kernel.value, layer.bias.value]
+    np.testing.assert_allclose(ours, theirs, rtol=1e-5)
+    for own, other in zip(tape.gradient(ours, sources), tape.gradient(theirs, sources), strict=True):
+        np.testing.assert_allclose(own, other, rtol=1e-4, atol=1e-4)
+
+
+def test_a_dense_layer_of_another_precision_is_tensorflows():
+    layer = build_dense(4, 3, seed=1, dtype="mixed_bfloat16")
+    assert layer(tf.ones((2, 4))).dtype == tf.bfloat16
