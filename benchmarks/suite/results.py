@@ -37,8 +37,8 @@ class Cell:
       batch_size: rows over all ranks; of a collective the bytes that each rank hands over.
       world_size: ranks.
       precision: "fp32", "tf32", "bf16" or "fp16".
-      scaling: "single"; or of several ranks "strong" (the batch over all ranks is that of one rank) or "weak" (the batch
-        of each rank is).
+      scaling: "single"; or of several ranks "strong" (the batch over all ranks is that of one rank) or "weak" (that of
+        each rank is).
     """
 
     model: str
