@@ -1,6 +1,6 @@
-"""The same Wide & Deep in plain Keras, written as its users write it: one Embedding a feature, `fit` and `predict`.
+"""The Wide & Deep of benchmarks.ootb on batches in memory: plain Keras, with `fit` and `predict`.
 
-Every optimizer of Keras 3 updates whole tables; RMSprop here is for all weights. Absent ids are 0 and ids one more.
+RMSprop is for all weights here. Keras's updates whole tables.
 """
 
 import time
@@ -11,8 +11,9 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks.comparison import Contender
+from benchmarks.ootb.inputs import model_inputs
+from benchmarks.ootb.models import WideDeep, make_variables
 from benchmarks.workloads import Batch, Workload
-from data.feature_spec import FeatureSpec
 
 
 class KerasPeer:
@@ -27,16 +28,16 @@ class KerasPeer:
           jit_compile: compile whole steps by XLA.
         """
         self._workload = workload
-        self.model = wide_deep(workload, dims)
+        self.model = WideDeep(workload.spec, workload.config.model, dims)
+        make_variables(self.model, workload.spec)
         self.model.compile(
             optimizer=keras.optimizers.RMSprop(workload.learning_rates["deep"], rho=0.5),
             loss=keras.losses.BinaryCrossentropy(from_logits=True),
             jit_compile=jit_compile,
         )
-        columns = [named_columns(workload.spec, batch) for batch in batches]
-        stacked = {name: np.stack([batch[name] for batch in columns]) for name in columns[0]}
-        labels = np.stack([batch["labels"] for batch in batches])
-        self._data = tf.data.Dataset.from_tensor_slices((stacked, labels)).repeat()
+        pairs = [(model_inputs(workload.spec, batch), batch["labels"][:, None]) for batch in batches]
+        stacked = keras.tree.map_structure(lambda *arrays: np.stack(arrays), *pairs)
+        self._data = tf.data.Dataset.from_tensor_slices(stacked).repeat()
         self._count, self._done = len(batches), 0
 
     def trains(self, steps: int) -> Contender:
@@ -65,34 +66,3 @@ class KerasPeer:
         data = self._data.skip(self._done % self._count).take(steps).prefetch(2)
         self._done += steps
         return data
-
-
-def wide_deep(workload: Workload, dims: dict[str, int]) -> keras.Model:
-    """Inputs by feature name and `numerical`; output: logits (rows, 1)."""
-    spec, shape = workload.spec, workload.config.model
-    numerical = keras.Input((len(spec.numerical),), name="numerical")
-    inputs, wide, deep = {"numerical": numerical}, [keras.layers.Dense(1)(numerical)], [numerical]
-    for name in spec.categorical:
-        feature = spec.features[name]
-        ids = inputs[name] = keras.Input((feature.max_hotness,), dtype="int32", name=name)
-        for outputs, dim in ((wide, 1), (deep, dims[name])):
-            rows = keras.layers.Embedding(feature.cardinality + (name in spec.multihot), dim)(ids)
-            if name in spec.multihot:
-                rows = rows * keras.ops.cast(ids > 0, "float32")[:, :, None]
-            outputs.append(keras.ops.sum(rows, axis=1))
-    hidden = keras.layers.Concatenate()(deep)
-    for units in shape.deep_hidden_units:
-        hidden = keras.layers.Dense(units, activation="relu")(hidden)
-        hidden = keras.layers.Dropout(shape.deep_dropout)(hidden)
-    logits = keras.layers.Add()([keras.layers.Dense(1)(hidden), *wide])
-    return keras.Model(inputs, logits)
-
-
-def named_columns(spec: FeatureSpec, batch: Batch) -> dict[str, np.ndarray]:
-    """A batch by input name; ids (rows, hotness), of multi-hot features one more, so that absent ones are 0."""
-    columns, column = {"numerical": batch["numerical"]}, 0
-    for name in spec.categorical:
-        hotness = spec.features[name].max_hotness
-        columns[name] = batch["ids"][:, column : column + hotness] + (name in spec.multihot)
-        column += hotness
-    return columns

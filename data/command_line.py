@@ -25,11 +25,18 @@ class _Stopped(BaseException):
         self.number = number
 
 
-def run(parser: Parser, work: Callable[[argparse.Namespace], str], arguments: Sequence[str] | None) -> int:
+def run(
+    parser: Parser,
+    work: Callable[[argparse.Namespace], str],
+    arguments: Sequence[str] | None,
+    *,
+    stopped: str = "nothing was written",
+) -> int:
     """Parses `arguments` (None: those of the process), prints what `work` returns; returns the exit code.
 
     It is 0; 2 for an InputError of the parser or of `work`; 128 + the signal's number where SIGINT, SIGTERM or SIGHUP
-    ends `work`, which is then left by an exception. Other errors are bugs and pass through.
+    ends `work`, which is then left by an exception. Other errors are bugs and pass through. `stopped` is what the line
+    about such a signal says of the output.
     """
     try:
         with _signals_raise():
@@ -38,7 +45,7 @@ def run(parser: Parser, work: Callable[[argparse.Namespace], str], arguments: Se
         print(error, file=sys.stderr)
         return 2
     except _Stopped as stop:
-        print(f"{parser.prog}: stopped by {signal.Signals(stop.number).name}; nothing was written", file=sys.stderr)
+        print(f"{parser.prog}: stopped by {signal.Signals(stop.number).name}; {stopped}", file=sys.stderr)
         return 128 + stop.number
     print(report)
     return 0

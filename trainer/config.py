@@ -126,13 +126,21 @@ class DeviceConfig:
 
 @dataclasses.dataclass(frozen=True)
 class ModeConfig:
-    """Train, evaluate or benchmark."""
+    """Train, evaluate or benchmark.
+
+    Attributes:
+      benchmark_steps: at most so many, warm-up included; without `benchmark_seconds` exactly so many.
+      benchmark_seconds: end when so many seconds are measured; at least 5 steps are. None: `benchmark_steps` decides.
+      benchmark_name: what records call this configuration.
+    """
 
     preset: str | None = None
     evaluate: bool = False
     benchmark: bool = False
     benchmark_warmup_steps: int = 500
     benchmark_steps: int = 1000
+    benchmark_seconds: float | None = None
+    benchmark_name: str = "default"
     use_checkpoint: bool = False
     disable_map_calculation: bool = False
     num_auc_thresholds: int = 8000

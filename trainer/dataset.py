@@ -7,6 +7,7 @@ from data.errors import InputError
 from data.feature_spec import FeatureSpec
 from data.flat_spec import flat_spec
 from data.id_draw import DEFAULT_DRAW, IdDraw
+from data.synthetic_recipe import DEFAULT_VALID_FRACTION, Recipe
 from trainer.config import DataConfig, RunConfig
 
 # Of generated tables without names, as in the Criteo data.
@@ -27,7 +28,7 @@ def open_spec(config: RunConfig) -> FeatureSpec:
                 seed=data.synthetic_seed,
                 spec=_features_to_generate(data),
                 cache_dir=data.synthetic_cache_dir,
-                draw=_id_draw(data),
+                draw=id_draw(data),
             )
         )
     path = filesystem.join(data.dataset_path, data.fspec_file)
@@ -54,6 +55,22 @@ def open_spec(config: RunConfig) -> FeatureSpec:
     return spec
 
 
+def planned_spec(config: RunConfig) -> FeatureSpec:
+    """The features of the dataset that a configuration names. What would be generated is not, and has no files.
+
+    Raises:
+      InputError: as for `open_spec`.
+    """
+    data = config.data
+    if data.dataset_type != "synthetic":
+        return open_spec(config)
+    features = _features_to_generate(data)
+    recipe = Recipe.checked(
+        data.synthetic_rows, data.synthetic_seed, features, DEFAULT_VALID_FRACTION, None, id_draw(data)
+    )
+    return recipe.spec
+
+
 def _features_to_generate(data: DataConfig) -> FeatureSpec | None:
     """The features that the flags describe; None for Outbrain's."""
     if data.synthetic_feature_spec is not None:
@@ -65,6 +82,7 @@ def _features_to_generate(data: DataConfig) -> FeatureSpec | None:
     return flat_spec(tables, hotness, DEFAULT_NUM_NUMERICAL if numericals is None else numericals)
 
 
-def _id_draw(data: DataConfig) -> IdDraw:
+def id_draw(data: DataConfig) -> IdDraw:
+    """The law of generated ids that a configuration states."""
     exponent = data.synthetic_dataset_power_law_exponent
     return IdDraw(DEFAULT_DRAW.exponent if exponent is None else exponent, data.synthetic_dataset_pooling)

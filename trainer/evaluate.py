@@ -118,17 +118,20 @@ def evaluate(
     return dataclasses.replace(board.compute(comm), ids_cut=sum_counts(ids_cut, comm))
 
 
-def scored_batches(stream: BatchStream, steps: int, *, together: bool) -> Iterator[dict[str, tf.Tensor]]:
-    """The first `steps` batches of an evaluation stream.
+def scored_batches(
+    stream: BatchStream, steps: int, *, together: bool, batches: Iterator[dict[str, tf.Tensor]] | None = None
+) -> Iterator[dict[str, tf.Tensor]]:
+    """The next `steps` batches of an evaluation stream.
 
     Args:
+      batches: an iteration of the stream to go on with; by default a new one.
       together: other ranks wait for this one in every step. Where the stream fails it yields blank batches, whose rows
         are masked, for the steps that remain, and only then raises what the stream raised.
     """
+    batches, failed = iter(stream) if batches is None else batches, None
     if not together:
-        yield from itertools.islice(stream, steps)
+        yield from itertools.islice(batches, steps)
         return
-    batches, failed = iter(stream), None
     for _ in range(steps):
         try:
             batch = blank_batch(stream) if failed else next(batches)

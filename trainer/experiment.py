@@ -1,7 +1,6 @@
 """One run put together: data, model, state and steps from a configuration, and the record that comes out."""
 
 import dataclasses
-import math
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -27,6 +26,7 @@ from trainer.dataset import open_spec
 from trainer.distributed import SingleProcess
 from trainer.evaluate import Figures, Scoreboard, displays_are_sorted, evaluate, sum_counts
 from trainer.placed_tables import Placement
+from trainer.record_fields import evaluation_fields
 from trainer.records import Identity, Record, render_table
 from trainer.resume import Checkpoints, data_position
 from trainer.runtime import Surroundings
@@ -169,7 +169,7 @@ class Experiment:
         resumed = config.mode.use_checkpoint
         first_step = self._checkpoints().resume(state, data_position(config, train_rows)) if resumed else 0
         comm.broadcast_variables(state.replicated_variables())
-        with self._train_stream(train_rows, first_step) as stream, self._writer(config.mode.benchmark_steps) as writer:
+        with self._train_stream(train_rows, first_step) as stream, self._writer(self._known_steps()) as writer:
             writer.write_parameters(config.flat())
             measured = benchmark.benchmark_training(
                 comm=comm,
@@ -178,13 +178,15 @@ class Experiment:
                 global_batch_size=config.training.global_batch_size,
                 warmup_steps=config.mode.benchmark_warmup_steps,
                 num_steps=config.mode.benchmark_steps,
+                seconds=config.mode.benchmark_seconds,
                 first_step=first_step,
                 writer=writer,
             )
             writer.write_final({"train_throughput": measured.times.samples_per_sec, "loss": measured.loss})
             usable = stream.steps_per_epoch * config.training.global_batch_size
             notes = self._training_notes(stream)
-        skipped = first_step + config.mode.benchmark_steps - int(state.applied_steps.numpy())
+        steps = measured.times.warmup_steps + measured.times.measured_steps
+        skipped = first_step + steps - int(state.applied_steps.numpy())
         return self._finish(
             self._benchmark_record("training", config.training.global_batch_size, measured, usable, notes, skipped)
         )
@@ -204,7 +206,7 @@ class Experiment:
                     global_batch_size=batch_size, rank=comm.rank, world_size=comm.size, repeat=True
                 ),
             ) as stream,
-            self._writer(config.mode.benchmark_steps) as writer,
+            self._writer(self._known_steps()) as writer,
         ):
             writer.write_parameters(config.flat())
             measured = benchmark.benchmark_inference(
@@ -214,6 +216,7 @@ class Experiment:
                 new_scoreboard=lambda: Scoreboard(with_map=with_map, sorted_by_display=in_order),
                 warmup_steps=config.mode.benchmark_warmup_steps,
                 num_steps=config.mode.benchmark_steps,
+                seconds=config.mode.benchmark_seconds,
                 writer=writer,
                 together=model.embeddings.is_sharded,
             )
@@ -228,6 +231,11 @@ class Experiment:
         )
 
     # Pieces.
+
+    def _known_steps(self) -> int | None:
+        """Steps of a benchmark; None where ranks are going to agree on them."""
+        mode = self._config.mode
+        return mode.benchmark_steps if mode.benchmark_seconds is None else None
 
     def _rows(self, source: str) -> ParquetInput:
         with_display = source == TEST and self._with_map()
@@ -299,7 +307,7 @@ class Experiment:
     def _facts(self, mode: str, global_batch_size: int) -> dict:
         teacher = "teacher" in self._spec.metadata
         return {
-            "identity": Identity(model=self._config.model.model, mode=mode),
+            "identity": Identity(model=self._config.model.model, mode=mode, config=self._config.mode.benchmark_name),
             "environment": self._environment,
             "config": self._config.flat(),
             "world_size": self._comm.size,
@@ -310,20 +318,7 @@ class Experiment:
         }
 
     def _figures(self, figures: Figures | None) -> dict:
-        """Figures of an evaluation as a record names them, on generated data beside what its teacher reaches."""
-        if figures is None:
-            return {}
-        fields = dataclasses.asdict(figures)
-        del fields["rows"], fields["ids_cut"]
-        teacher = self._spec.metadata.get("teacher")
-        if teacher is not None:
-            if teacher.get("auc") is not None:
-                fields["auc_margin_share"] = _share(figures.auc, 0.5, teacher["auc"])
-            if figures.map_at_12 is not None:
-                fields["map_margin_share"] = _share(
-                    figures.map_at_12, teacher["chance_map_at_12"], teacher["map_at_12"]
-                )
-        return fields
+        return {} if figures is None else evaluation_fields(figures, self._spec.metadata.get("teacher"))
 
     def _benchmark_record(
         self,
@@ -339,11 +334,14 @@ class Experiment:
             **self._facts(mode, global_batch_size),
             samples_per_sec=times.samples_per_sec,
             step_ms=times.step_ms,
+            step_times_ms=times.step_times_ms,
+            measured_seconds=measured.seconds,
             rank_step_ms=times.rank_step_ms,
             input_wait_share=times.input_wait_share,
             warmup_steps=times.warmup_steps,
             measured_steps=times.measured_steps,
-            requested_steps=self._config.mode.benchmark_steps,
+            # Ranks that agreed on how many take so many seconds asked for just those.
+            requested_steps=self._known_steps() or times.warmup_steps + times.measured_steps,
             distinct_rows=min(measured.rows, usable_rows),
             passes=measured.rows / usable_rows,
             loss=measured.loss,
@@ -385,11 +383,6 @@ class Experiment:
             for name, count in ids_cut.items()
             if count
         ]
-
-
-def _share(reached: float, chance: float, best: float) -> float:
-    """How far from chance to the best; NaN where the best is no better than chance."""
-    return (reached - chance) / (best - chance) if best > chance else math.nan
 
 
 def _skipped_note(skipped: int) -> tuple[str, ...]:

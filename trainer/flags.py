@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from absl import flags
 
 from data.errors import InputError
+from trainer import recorded_config
 from trainer.config import RunConfig
 from trainer.presets import MODEL_DEFAULTS, MODELS_OF
 from trainer.setting_checks import CHOICES
@@ -40,6 +41,13 @@ def _define(values: flags.FlagValues) -> None:
         flags.DEFINE_list(name, default and ",".join(map(str, default)), description, flag_values=values)
 
     flags.DEFINE_boolean("help", False, "Show this help.", short_name="h", flag_values=values)
+    flags.DEFINE_string(
+        "config",
+        None,
+        "A record (result.json, or a result of the benchmark suite) whose configuration is run again, results_dir "
+        "excepted; flags that are given come before it.",
+        flag_values=values,
+    )
 
     choice("dataset_type", "Rows from files, or generated with a planted teacher.")
     text("dataset_path", "Folder of the dataset.")
@@ -130,7 +138,9 @@ def _define(values: flags.FlagValues) -> None:
     switch("evaluate", "Evaluate instead of training.")
     switch("benchmark", "Measure throughput of training, or with --evaluate of evaluation.")
     integer("benchmark_warmup_steps", "Steps before measuring begins.")
-    integer("benchmark_steps", "Steps of a benchmark, warm-up included.")
+    integer("benchmark_steps", "Steps of a benchmark, warm-up included; with benchmark_seconds at most so many.")
+    number("benchmark_seconds", "End a benchmark when so many seconds, and at least 5 steps, are measured.")
+    text("benchmark_name", "What records call the configuration of a benchmark.")
     switch("disable_map_calculation", "Leave MAP@12 out of evaluations.")
     integer("num_auc_thresholds", "Accepted for old command lines and unused: AUC is exact.")
 
@@ -164,6 +174,8 @@ def parse(arguments: Sequence[str]) -> RunConfig:
     given = {name: values[name].value for name in RunConfig().flat() if values[name].present}
     # Only lists of sizes are lists.
     settings = {name: _sizes(name, value) if isinstance(value, list) else value for name, value in given.items()}
+    if values.config is not None:
+        return recorded_config.again(values.config, settings)
     return RunConfig.from_flat(settings, frozenset(settings))
 
 
@@ -178,7 +190,7 @@ def _sizes(name: str, words: Sequence[str]) -> tuple[int, ...]:
 
 def _help(values: flags.FlagValues) -> str:
     """One entry per flag, in groups by the part of the configuration they set."""
-    lines = []
+    lines = ["\nagain:", "  --config=string", f"      {values['config'].help}"]
     parts = {field.name: field.default for field in dataclasses.fields(RunConfig) if field.name != "given"}
     for part, default in parts.items():
         lines.append(f"\n{part}:")

@@ -44,9 +44,12 @@ class Record:
 
     samples_per_sec   rows per second over all ranks, each row counted once
     step_ms           milliseconds from step end to step end of the slowest rank: mean, p50, p90, p95, p99
+    step_times_ms     those of each measured step, in order; None of more than a thousand steps
+    measured_seconds  of the measured steps by another clock, until the device had nothing left to do; of the last rank
     rank_step_ms      each rank's median, milliseconds
     input_wait_share  0 to 1
-    requested_steps   steps that were asked for, warm-up included; the run had warmup_steps + measured_steps
+    requested_steps   steps that were asked for, warm-up included; the run had warmup_steps + measured_steps. Of a
+                      benchmark of so many seconds, the steps that its ranks agreed on.
     distinct_rows, passes   rows of the dataset that were read, and how often it was gone through
     wire_bytes        bytes that rank 0 handed to collectives in the last training step
     alltoall_bytes, predicted_alltoall_bytes   those handed to alltoall, and what the placement of tables predicted
@@ -65,6 +68,8 @@ class Record:
     global_batch_size: int | None = None
     samples_per_sec: float | None = None
     step_ms: Mapping[str, float] | None = None
+    step_times_ms: tuple[float, ...] | None = None
+    measured_seconds: float | None = None
     rank_step_ms: tuple[float, ...] | None = None
     input_wait_share: float | None = None
     warmup_steps: int | None = None

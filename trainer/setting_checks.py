@@ -51,6 +51,9 @@ _AT_LEAST = {
     "benchmark_steps": 1,
     "num_auc_thresholds": 1,
 }
+# Fewer measured steps say too little of how they vary.
+LEAST_TIMED_STEPS = 5
+
 _SIZES = (
     "deep_hidden_units",
     "embedding_dim",
@@ -80,6 +83,13 @@ def check(settings: Mapping[str, Any], given: Collection[str]) -> None:
             f"--benchmark_steps {settings['benchmark_steps']}, which counts the warm-up: lower the first or raise the "
             "second"
         )
+    measured = settings["benchmark_steps"] - settings["benchmark_warmup_steps"]
+    if settings["benchmark"] and settings["benchmark_seconds"] is not None and measured < LEAST_TIMED_STEPS:
+        raise InputError(
+            f"--benchmark_seconds {settings['benchmark_seconds']:g} measures at least {LEAST_TIMED_STEPS} steps, and "
+            f"--benchmark_steps {settings['benchmark_steps']} leaves {measured} after --benchmark_warmup_steps "
+            f"{settings['benchmark_warmup_steps']}: raise the steps or lower the warm-up"
+        )
 
 
 def _check_each(settings: Mapping[str, Any]) -> None:
@@ -97,6 +107,11 @@ def _check_each(settings: Mapping[str, Any]) -> None:
     for name in ("linear_learning_rate", "deep_learning_rate", "learning_rate"):
         if not 0 < settings[name] < float("inf"):
             refuse(name, "a finite number above 0")
+    seconds = settings["benchmark_seconds"]
+    if seconds is not None and not 0 < seconds < float("inf"):
+        refuse("benchmark_seconds", "a finite number above 0")
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}", settings["benchmark_name"]):
+        refuse("benchmark_name", "1 to 100 letters, digits or ._+-, the first one of the former two")
     if settings["deep_warmup_epochs"] == float("inf"):
         refuse("deep_warmup_epochs", "finite")
     exponent = settings["synthetic_dataset_power_law_exponent"]

@@ -16,6 +16,9 @@ import numpy as np
 _NS_PER_MS = 1e6
 _NS_PER_S = 1e9
 
+MOST_KEPT_STEPS = 1000
+"""Of longer runs the figures say enough, and records stay small."""
+
 
 @dataclass(frozen=True)
 class StepTimes:
@@ -24,7 +27,7 @@ class StepTimes:
     Percentiles are numpy's default ("linear"): for n sorted times x[0..n-1], percentile q is x at position (n - 1) q /
     100, interpolated linearly between neighbours. elapsed_s is the sum of the measured steps' times, input_wait_share
     the part of it that passed before each step's input was there (0 to 1). measured_rows counts the rows that this
-    rank reported.
+    rank reported. step_times_ms are the steps' times in order; None of more than MOST_KEPT_STEPS.
     """
 
     mean_ms: float
@@ -37,6 +40,7 @@ class StepTimes:
     measured_steps: int
     elapsed_s: float
     measured_rows: int = 0
+    step_times_ms: tuple[float, ...] | None = None
 
     @property
     def step_ms(self) -> dict[str, float]:
@@ -51,6 +55,7 @@ class RunTimes:
     samples_per_sec: rows that all ranks measured, each counted once, over the longest rank's elapsed time.
     step_ms: of the rank with the longest elapsed time, which is the one that the run waits for.
     rank_step_ms: each rank's median. input_wait_share: of the rank that waits most for its input.
+    step_times_ms: times of the steps, in order, of the rank that step_ms is of; None of too many.
     """
 
     samples_per_sec: float
@@ -60,6 +65,7 @@ class RunTimes:
     warmup_steps: int
     measured_steps: int
     elapsed_s: float
+    step_times_ms: tuple[float, ...] | None = None
 
 
 class StepTimer:
@@ -135,6 +141,7 @@ class StepTimer:
             measured_steps=len(times),
             elapsed_s=elapsed_ns / _NS_PER_S,
             measured_rows=self._measured_rows,
+            step_times_ms=tuple((times / _NS_PER_MS).tolist()) if len(times) <= MOST_KEPT_STEPS else None,
         )
 
     def _now(self) -> int:
@@ -173,4 +180,11 @@ def merge_ranks(ranks: Sequence[StepTimes], *, measured_rows: int | None = None)
         warmup_steps=slowest.warmup_steps,
         measured_steps=slowest.measured_steps,
         elapsed_s=slowest.elapsed_s,
+        step_times_ms=slowest.step_times_ms,
     )
+
+
+def steps_for(seconds: float, ranks: Sequence[StepTimes], *, least: int, most: int) -> int:
+    """Steps whose measured times add up to `seconds` at the pace of the slowest rank so far: least .. most."""
+    slowest = max(times.mean_ms for times in ranks) / 1000
+    return max(least, min(most, math.ceil(seconds / slowest) if slowest > 0 else most))

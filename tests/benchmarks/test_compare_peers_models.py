@@ -178,39 +178,6 @@ def test_fambenchs_way_of_drawing(dlrm):
     assert peer.scores(itertools.cycle(batches), 3)()[0] == 3 * dlrm.batch_size
 
 
-def test_keras_wide_deep_is_ours(wide_deep):
-    from benchmarks import keras_peer
-
-    ours, (batch,) = OurSteps(wide_deep), wide_deep.batches(1)
-    ours.losses(wide_deep.batches(3, seed=2))  # so that the wide part is not zero
-    given, spec = weights(ours.model), wide_deep.spec
-    model = keras_peer.wide_deep(wide_deep, peer_rows.embedding_dims(wide_deep))
-    # Variables stand in the order of layers: as in `wide_deep`, tables of a feature wide, then deep.
-    dims = peer_rows.embedding_dims(wide_deep)
-    by_falling_dim = sorted(spec.categorical, key=lambda name: -dims[name])
-    tables = [layer for layer in model.layers if type(layer).__name__ == "Embedding"]
-    for layer in tables:
-        (name,) = {layer.input.name}
-        table = given[f"{'wide' if layer.output_dim == 1 else 'deep'}/{name}"]
-        absent = np.zeros((1, table.shape[1]), np.float32)
-        layer.set_weights([np.concatenate([absent, table]) if name in spec.multihot else table])
-    bias, numerical = given["wide"]
-    *hidden, kernel, head = given["deep"]
-    dense = [layer for layer in model.layers if type(layer).__name__ == "Dense"]
-    (wide,) = (layer for layer in dense if layer.input is model.input["numerical"])
-    wide.set_weights([numerical[:, None], bias.reshape(1)])
-    # Keras has the numericals first and features in the order of the specification.
-    first = np.split(hidden[0], np.cumsum([dims[name] for name in by_falling_dim]))
-    by_name = dict(zip(by_falling_dim, first, strict=False))
-    hidden[0] = np.concatenate([first[-1], *(by_name[name] for name in spec.categorical)])
-    deep = [layer for layer in dense if layer is not wide]
-    for layer, pair in zip(deep, [*zip(hidden[::2], hidden[1::2], strict=True), (kernel, head)], strict=True):
-        layer.set_weights(list(pair))
-    logits = model(keras_peer.named_columns(spec, batch))
-    expected = ours.eval_step(as_tensors([batch])[0]).numpy()
-    np.testing.assert_allclose(logits.numpy()[:, 0], expected, rtol=1e-4, atol=1e-5)
-
-
 def test_products_are_those_of_the_hidden_layers(monkeypatch):
     monkeypatch.setattr(torch_peer, "is_installed", lambda: False)
     seen = []

@@ -186,3 +186,27 @@ def overflow_on_one_rank(context: Context) -> dict:
         return trained(context, NO_DROPOUT, "--amp", f"--global_batch_size={EVEN}", steps=12, change_batch=change)
     finally:
         keras.mixed_precision.set_global_policy(policy)
+
+
+# Benchmarks of so many seconds.
+
+SECONDS, SLOW_S, WARMUP = 0.2, 0.02, 1
+
+
+@case(2)
+def timed_seconds(context: Context) -> dict:
+    """Rank 1 takes longer for every evaluation step, and no step makes rank 0 wait for it."""
+    from trainer.evaluate import Scoreboard
+
+    update = Scoreboard.update
+
+    def slow_update(self, batch, logits):
+        if context.comm.rank == 1:
+            time.sleep(SLOW_S)
+        return update(self, batch, logits)
+
+    benchmark = ("--benchmark", f"--benchmark_warmup_steps={WARMUP}", "--benchmark_steps=900")
+    limits = (*benchmark, f"--benchmark_seconds={SECONDS}", f"--global_batch_size={EVEN}", "--nouse_checkpoint")
+    with replaced(Scoreboard, "update", slow_update):
+        inference = run_main(context, *limits, "--evaluate", "--eval_batch_size=16", name="inference")
+    return {"training": run_main(context, *limits, name="training"), "inference": inference}

@@ -24,7 +24,14 @@ def main(folder: pathlib.Path, datasets: dict[str, pathlib.Path]) -> None:
     device = DeviceConfig(cpu=True)
     runtime.import_tensorflow(device)
     runtime.configure(device, threads=1)
-    for module in ("cases_exchange", "cases_figures", "cases_training", "cases_sharded"):
+    for module in (
+        "cases_exchange",
+        "cases_figures",
+        "cases_training",
+        "cases_sharded",
+        "cases_ootb",
+        "cases_collectives",
+    ):
         importlib.import_module(module)  # registers its cases
     from rank_cases import CASES, Context
 

@@ -185,3 +185,17 @@ def test_an_overflow_on_one_rank_skips_the_step_on_all(two_ranks):
         assert rank["loss_scale"] == INITIAL_LOSS_SCALE / 2
         assert any("1 step" in note and "skipped" in note for note in rank["record"]["notes"])
     assert len({rank["digest"] for rank in ranks}) == 1
+
+
+def test_ranks_agree_on_the_steps_of_so_many_seconds(two_ranks):
+    ranks = two_ranks.results("timed_seconds")
+    for mode in ("training", "inference"):
+        first, second = (rank[mode] for rank in ranks)
+        assert first["measured_steps"] == second["measured_steps"] >= 5
+        assert first["requested_steps"] == first["measured_steps"] + 1 < 900
+        assert len(first["step_times_ms"]) == first["measured_steps"]
+        # The clock that is read beside the steps shows what their times add up to.
+        assert 1000 * first["measured_seconds"] == pytest.approx(sum(first["step_times_ms"]), rel=0.2, abs=20)
+    # The slow rank decides: it needs at least 20 ms a step, and the other one would need far more steps.
+    assert ranks[0]["inference"]["measured_steps"] <= 10
+    assert min(ranks[0]["inference"]["step_times_ms"]) >= 20

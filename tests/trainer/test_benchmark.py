@@ -34,6 +34,7 @@ class Clock:
 def clock(monkeypatch):
     clock = Clock()
     monkeypatch.setattr(benchmark, "StepTimer", functools.partial(StepTimer, clock=clock))
+    monkeypatch.setattr(benchmark.time, "monotonic", lambda: clock.ns / 1e9)
     return clock
 
 
@@ -88,7 +89,18 @@ class Ranks(SingleProcess):
         return [value] if self.other is None else [value, self.other]
 
 
-def train(clock, *, input_ms=2, step_ms=10, device_ms=3, warmup_steps=2, num_steps=8, comm=None, error_at=None):
+def train(
+    clock,
+    *,
+    input_ms=2,
+    step_ms=10,
+    device_ms=3,
+    warmup_steps=2,
+    num_steps=8,
+    seconds=None,
+    comm=None,
+    error_at=None,
+):
     def train_step(batch, signals, step):
         clock.pass_ms(step_ms if step >= warmup_steps else 1000)
         loss = LateLoss(clock, device_ms)
@@ -102,11 +114,12 @@ def train(clock, *, input_ms=2, step_ms=10, device_ms=3, warmup_steps=2, num_ste
         global_batch_size=4,
         warmup_steps=warmup_steps,
         num_steps=num_steps,
+        seconds=seconds,
         writer=NullWriter(),
     )
 
 
-def infer(clock, *, input_ms=2, step_ms=10, warmup_steps=2, num_steps=8):
+def infer(clock, *, input_ms=2, step_ms=10, warmup_steps=2, num_steps=8, seconds=None, comm=None, error_at=None):
     steps = iter(range(num_steps))
 
     def eval_step(batch):
@@ -114,12 +127,13 @@ def infer(clock, *, input_ms=2, step_ms=10, warmup_steps=2, num_steps=8):
         return tf.constant([3.0, 1, 2, 0])
 
     return benchmark.benchmark_inference(
-        comm=Ranks(),
+        comm=comm or Ranks(),
         eval_step=eval_step,
-        stream=Stream(clock, input_ms),
+        stream=Stream(clock, input_ms, error_at),
         new_scoreboard=lambda: Scoreboard(with_map=False),
         warmup_steps=warmup_steps,
         num_steps=num_steps,
+        seconds=seconds,
         writer=NullWriter(),
     )
 
@@ -184,6 +198,80 @@ def test_figures_are_those_of_a_complete_pass(clock):
 def test_bad_rows_end_a_benchmark_with_their_error(clock):
     with pytest.raises(InputError, match="row 7 holds nonsense"):
         train(clock, error_at=4)
+
+
+@pytest.mark.parametrize("run", [train, infer])
+def test_bad_rows_end_a_benchmark_of_so_many_seconds_with_their_error(clock, run):
+    for row in (1, 4, 12):
+        with pytest.raises(InputError, match="row 7 holds nonsense"):
+            run(clock, error_at=row, num_steps=30, seconds=1.0)
+
+
+# So many seconds.
+
+
+@pytest.mark.parametrize(("run", "step_ms"), [(train, 15), (infer, 12)])
+@pytest.mark.parametrize(
+    ("seconds", "steps"), [(0.001, 5), (0.12, None), (100.0, 98)], ids=["least", "as many as it takes", "most"]
+)
+def test_a_benchmark_measures_so_many_seconds(clock, run, step_ms, seconds, steps):
+    measured = run(clock, num_steps=100, seconds=seconds)
+    expected = steps or -(-120 // step_ms)
+    assert (measured.times.warmup_steps, measured.times.measured_steps) == (2, expected)
+    assert measured.times.step_times_ms == pytest.approx([step_ms] * expected)
+    assert measured.times.elapsed_s == pytest.approx(expected * step_ms / 1000)
+
+
+@pytest.mark.parametrize("run", [train, infer])
+def test_what_ranks_need_to_agree_is_in_nobodys_time(clock, run):
+    class Talkative(Ranks):
+        def allgather_object(self, value):
+            clock.pass_ms(500)
+            return super().allgather_object(value)
+
+    measured = run(clock, num_steps=40, seconds=0.3, comm=Talkative())
+    quiet = run(clock, num_steps=40, seconds=0.3)
+    assert measured.times == quiet.times and measured.seconds == pytest.approx(quiet.seconds)
+
+
+def test_the_slowest_rank_decides_how_many_steps_there_are(clock):
+    slow = Ranks()
+    train(clock, step_ms=60, warmup_steps=0, num_steps=5, comm=slow)  # 65 ms a step, of which 5 were measured
+
+    class Beside(Ranks):
+        def allgather_object(self, value):
+            if isinstance(value, StepTimes):
+                self.own = value
+                same = dataclasses.replace(slow.own, measured_steps=value.measured_steps)
+                return [value, dataclasses.replace(same, warmup_steps=value.warmup_steps)]
+            return super().allgather_object(value)
+
+    assert train(clock, num_steps=100, seconds=0.65, comm=Beside()).times.measured_steps == 10
+    assert train(clock, num_steps=100, seconds=0.65).times.measured_steps == 44
+
+
+@pytest.mark.parametrize("run", [train, infer])
+@pytest.mark.parametrize("settings", [{}, {"seconds": 0.2}, {"warmup_steps": 0}])
+def test_the_steps_fill_the_time_that_a_second_clock_shows(clock, run, settings):
+    measured = run(clock, num_steps=20, **settings)
+    assert measured.seconds == pytest.approx(measured.times.elapsed_s)
+
+
+def test_a_clock_that_is_read_too_early_shows_less_than_the_second_one(clock, monkeypatch):
+    unsynchronised = functools.partial(StepTimer, clock=clock)
+    monkeypatch.setattr(benchmark, "StepTimer", lambda warmup_steps, synchronize: unsynchronised(warmup_steps))
+    owed = []
+
+    class Queue(LateLoss):
+        # Reading a loss waits for all steps before it, and nobody reads one before the end.
+        def numpy(self):
+            clock.pass_ms(sum(owed))
+            owed.clear()
+            return np.float32(0.25)
+
+    monkeypatch.setattr(f"{__name__}.LateLoss", lambda clock, device_ms: owed.append(device_ms) or Queue(clock, 0))
+    measured = train(clock, device_ms=30, warmup_steps=0, num_steps=10)
+    assert measured.seconds - measured.times.elapsed_s == pytest.approx(0.3)
 
 
 # Whole benchmarks, with real steps.
@@ -297,3 +385,27 @@ def test_xla_compiles_the_dense_part_in_either_precision(default_precision, data
     assert is_compiled(watched.train_steps[0])
     assert watched.state.model.mlp.compute_dtype == "bfloat16" and np.isfinite(record.loss)
     assert record.precision == "mixed_bfloat16"
+
+
+@pytest.mark.parametrize("evaluate", [False, True])
+def test_a_record_of_so_many_seconds_is_what_was_asked_for(dataset, tmp_path, monkeypatch, capsys, evaluate):
+    config = small_runs.configure(
+        dataset,
+        tmp_path,
+        benchmark=True,
+        evaluate=evaluate,
+        benchmark_warmup_steps=1,
+        benchmark_steps=500,
+        benchmark_seconds=1e-6,
+        benchmark_name="short",
+    )
+    with small_runs.idling(monkeypatch):
+        opened = small_runs.open_experiment(config)
+        record = opened.benchmark_inference() if evaluate else opened.benchmark_training()
+    assert (record.warmup_steps, record.measured_steps, record.requested_steps) == (1, 5, 6)
+    assert record.identity.config == "short" and len(record.step_times_ms) == 5
+    assert sum(record.step_times_ms) <= 1000 * record.measured_seconds
+    assert "Shorter than asked" not in capsys.readouterr().out
+    written = json.loads((tmp_path / "results/result.json").read_text())
+    assert written["step_times_ms"] == list(record.step_times_ms)
+    assert not any("skipped" in note for note in record.notes)

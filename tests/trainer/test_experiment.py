@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import math
 import os
 import shutil
 
@@ -225,12 +224,6 @@ def test_no_shares_without_a_teacher(train, dataset, monkeypatch):
     record = train()
     assert record.data_source == "real" and record.auc is not None
     assert record.auc_margin_share is None and record.map_margin_share is None
-
-
-@pytest.mark.parametrize(("reached", "share"), [(0.5, 0.0), (0.75, 1.0), (0.625, 0.5), (0.45, -0.2)])
-def test_share_of_a_margin(reached, share):
-    assert experiment._share(reached, 0.5, 0.75) == pytest.approx(share)
-    assert math.isnan(experiment._share(reached, 0.5, 0.5))
 
 
 def test_notes_of_rows_that_were_left_out_and_ids_that_were_cut(train, dataset, tmp_path, idle):

@@ -163,6 +163,16 @@ REFUSED = [
         "--benchmark_warmup_steps 500 leaves nothing to measure of --benchmark_steps",
     ),
     ("--benchmark --benchmark_steps=5 --benchmark_warmup_steps=9", "leaves nothing to measure"),
+    ("--benchmark_seconds=0", "--benchmark_seconds must be a finite number above 0, got 0"),
+    ("--benchmark_seconds=inf", "--benchmark_seconds must be a finite number above 0, got inf"),
+    ("--benchmark_seconds=nan", "--benchmark_seconds must be a finite number above 0, got nan"),
+    (
+        "--benchmark --benchmark_seconds=2 --benchmark_steps=9 --benchmark_warmup_steps=5",
+        "--benchmark_seconds 2 measures at least 5 steps, and --benchmark_steps 9 leaves 4 after",
+    ),
+    ("--benchmark_name=", "--benchmark_name must be 1 to 100 letters, digits or ._+-"),
+    ("--benchmark_name=a/b", "got 'a/b'"),
+    ("--config=/nonexistent", "--config=/nonexistent: cannot be read: No such file"),
     ("--flagfile=/nonexistent", "/nonexistent"),
 ]
 
@@ -190,7 +200,7 @@ def entries(text):
 
 def test_help_lists_every_flag_with_its_default(help_text):
     listed = entries(help_text)
-    assert set(listed) == set(RunConfig().flat())
+    assert set(listed) == set(RunConfig().flat()) | {"config"}
     for name, default in (KNOWN_DEFAULTS | NEW_DEFAULTS).items():
         assert listed[name][1] == default, name
 
@@ -257,6 +267,8 @@ def test_what_cannot_be_is_refused_in_one_line_that_names_it(line, said):
         ("--num_epochs=1 --num_epochs=2", "num_epochs", 2),
         ("--deep_warmup_epochs 6", "deep_warmup_epochs", 6.0),
         ("--max_steps=3", "max_steps", 3),
+        ("--benchmark_seconds=2.5", "benchmark_seconds", 2.5),
+        ("--benchmark_name=A.1dev-embed4_x+y", "benchmark_name", "A.1dev-embed4_x+y"),
         ("--num_auc_thresholds=200", "num_auc_thresholds", 200),
     ],
 )

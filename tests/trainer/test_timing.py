@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from trainer.timing import StepTimer, StepTimes, merge_ranks
+from trainer.timing import MOST_KEPT_STEPS, StepTimer, StepTimes, merge_ranks, steps_for
 
 MS = 1_000_000
 
@@ -40,7 +40,7 @@ def test_hand_worked_case():
     times = run([1, 2, 3, 4], [9, 18, 27, 36])
     assert times == StepTimes(
         mean_ms=25.0, p50_ms=25.0, p90_ms=pytest.approx(37.0), p95_ms=pytest.approx(38.5), p99_ms=pytest.approx(39.7),
-        input_wait_share=0.1, warmup_steps=0, measured_steps=4, elapsed_s=0.1,
+        input_wait_share=0.1, warmup_steps=0, measured_steps=4, elapsed_s=0.1, step_times_ms=(10.0, 20.0, 30.0, 40.0),
     )  # fmt: skip
     assert times.step_ms == {
         "mean": times.mean_ms, "p50": times.p50_ms, "p90": times.p90_ms, "p95": times.p95_ms, "p99": times.p99_ms,
@@ -59,7 +59,7 @@ def test_percentiles_are_those_of_sorted_times_interpolated_linearly():
 
 def test_warmup_steps_count_nowhere():
     slow_start = run([900, 900, 5, 5], [5000, 9000, 15, 15], warmup_steps=2, rows=10)
-    assert slow_start == StepTimes(20, 20, 20, 20, 20, 0.25, 2, 2, 0.04, measured_rows=20)
+    assert slow_start == StepTimes(20, 20, 20, 20, 20, 0.25, 2, 2, 0.04, measured_rows=20, step_times_ms=(20.0, 20.0))
 
 
 @pytest.mark.parametrize(("extra_input", "extra_step", "share"), [(0, 0, 10 / 30), (50, 0, 60 / 80), (0, 50, 10 / 80)])
@@ -156,3 +156,23 @@ def test_ranks_that_disagree_are_refused():
         merge_ranks([])
     with pytest.raises(ValueError, match="no rows"):
         merge_ranks([run([0], [1])])
+
+
+def test_times_of_steps_are_kept_of_short_runs_and_are_those_of_the_slowest_rank():
+    assert len(run([0] * MOST_KEPT_STEPS, [1] * MOST_KEPT_STEPS).step_times_ms) == MOST_KEPT_STEPS
+    assert run([0] * (MOST_KEPT_STEPS + 1), [1] * (MOST_KEPT_STEPS + 1)).step_times_ms is None
+    fast, slow = run([1, 2], [3, 3], rows=1), run([1, 5], [3, 4], rows=1)
+    assert merge_ranks([fast, slow]).step_times_ms == (4.0, 9.0)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "steps"),
+    [(1.0, 20), (1.01, 21), (0.001, 5), (60.0, 100)],
+)
+def test_steps_that_fill_the_seconds_at_the_pace_of_the_slowest_rank(seconds, steps):
+    ranks = [run([0] * 5, [ms] * 5) for ms in (20, 50)]
+    assert steps_for(seconds, ranks, least=5, most=100) == steps
+
+
+def test_steps_of_no_time_at_all_are_the_most_that_there_may_be():
+    assert steps_for(1.0, [run([0], [0])], least=5, most=7) == 7

@@ -1,0 +1,253 @@
+"""Runs the benchmark suite, or some of its benchmarks, and prints the table.
+
+    python -m benchmarks.run                      the default selection, three repeats of each cell
+    python -m benchmarks.run --quick              a few cells, once
+    python -m benchmarks.run dlrm 'gemm-*'        names, models or patterns
+    python -m benchmarks.run --list               what there is
+    python -m benchmarks.run NAME --search        the batch size with the best throughput
+
+Each repeat is a process of its own, and its result is in DIR/records.jsonl when the next one begins; logs are in
+DIR/logs. The exit code is 0 if everything that was run has a score; 1 if a run failed, a safeguard did not hold, or a
+row that must have a score here has none; 2 for bad input; 130 or 143 where it was stopped. It goes on with --resume.
+"""
+
+import argparse
+import importlib.util
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from benchmarks.suite import fingerprint as fingerprints
+from benchmarks.suite import meanings, memory, must_score, plan, safeguards, search, session
+from benchmarks.suite.correctness import Correctness
+from benchmarks.suite.definitions import MICRO, OOTB, OPTIMIZED, PRECISIONS, Definition, load, select
+from benchmarks.suite.plan import Machine, Planned, Selection
+from benchmarks.suite.results import FAILED, UNSOUND, Result
+from benchmarks.suite.runner import Runner
+from data import command_line
+from data.errors import InputError
+from trainer import machine, nvml
+
+DEFAULT_DIR = os.path.join("results", "suite")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; returns the exit code."""
+    failed: list[str] = []
+
+    def work(options: argparse.Namespace) -> str:
+        definitions = load()
+        if options.record_meanings:
+            return meanings.record(definitions)
+        if options.list:
+            return list_of(definitions)
+        text, problems = measure(definitions, options)
+        failed.extend(problems)
+        return text
+
+    code = command_line.run(
+        _parser(), work, arguments, stopped="what is finished is kept, and --resume goes on from there"
+    )
+    for line in failed:
+        _say(line)
+    return 1 if code == 0 and failed else code
+
+
+def measure(definitions: Sequence[Definition], options: argparse.Namespace) -> tuple[str, list[str]]:
+    """Plans and runs; returns the table, and why the suite did not do all that it was asked for.
+
+    Raises:
+      InputError: the options cannot be, or the folder holds something else.
+    """
+    chosen, selection = _chosen(definitions, options)
+    wrong = meanings.problems(chosen, meanings.recorded())
+    if wrong:
+        raise InputError(wrong[0])
+    facts = fingerprints.fingerprint()
+    here = _machine(facts, options.hosts)
+    planned = plan.plan(chosen, selection, lambda one, cell: plan.why_not(one, cell, here, memory.predicted_bytes))
+    if not planned:
+        raise InputError("nothing is left of the selection: look at --list, and give other sizes or implementations")
+    folder = options.results_dir
+    found = session.look(folder, planned, facts, fresh=options.fresh)
+    _agree_to_go_on(folder, found, planned, options)
+    session.prepare(folder, planned, found, fresh=options.fresh)
+    for line in found.problems:
+        _say(f"left out: {line}")
+    logs = os.path.join(folder, session.LOGS)
+    cpus, flags = facts["allowed_cpus"], fingerprints.cpu_flags()
+    peaks = {precision: safeguards.peak_flops(cpus, flags, precision=precision) for precision in PRECISIONS}
+    runner = Runner(
+        logs,
+        fingerprint=facts,
+        correctness=Correctness(logs, say=_say, timeout_s=options.timeout),
+        peak_flops={} if here.gpus or options.hosts else peaks,  # what others can do is not known here
+        hosts=options.hosts,
+        timeout_s=options.timeout,
+    )
+    results = session.run(folder, planned, found.finished, runner, say=_say)
+    table = report(folder, results)
+    if options.search:
+        table += "\n\n" + search.summary(chosen, results)
+    return table, problems(planned, results, facts)
+
+
+def report(folder: str, results: Sequence[Result]) -> str:
+    """Writes the tables and plots of a folder; returns the table for the terminal."""
+    if importlib.util.find_spec("benchmarks.report") is None:
+        return "\n".join(f"{result.cell.benchmark}: {session.outcome(result)}" for result in results)
+    from benchmarks.report import write_all  # brings what draws plots, which planning and running do without
+
+    return write_all(folder)
+
+
+def problems(planned: Sequence[Planned], results: Sequence[Result], facts: dict[str, Any]) -> list[str]:
+    """Why the suite did not do all that it was asked for: a line each."""
+    found = []
+    for status in (FAILED, UNSOUND):
+        count = sum(result.status == status for result in results)
+        if count:
+            runs = "run" if count == 1 else "runs"
+            found.append(f"{count} {runs} {'failed' if status == FAILED else 'had no score: a safeguard did not hold'}")
+    stated, rows = must_score.rows()
+    if must_score.applies(stated, facts):
+        for row in must_score.without_score(rows, [one.cell for one in planned], results):
+            found.append(f"must have a score on a machine of this size and has none: {row}")
+    return found
+
+
+def list_of(definitions: Sequence[Definition]) -> str:
+    """What there is, for people."""
+    lines = []
+    for one in definitions:
+        where = [name for name in ("quick", "default") if getattr(one, name)]
+        sizes = ", ".join(map(str, one.batch_sizes))
+        lines.append(
+            f"{one.name} {one.version} ({', '.join(one.implementations)}; batch {sizes}; ranks "
+            f"{', '.join(map(str, one.world_sizes))}; {', '.join(where) or 'by name alone'})\n    {one.stands_for}"
+        )
+    return "\n".join(lines)
+
+
+def _chosen(definitions: Sequence[Definition], options: argparse.Namespace) -> tuple[list[Definition], Selection]:
+    if options.names:
+        chosen = select(definitions, options.names)
+    else:
+        chosen = [one for one in definitions if (one.quick if options.quick else one.default)]
+    batch_sizes = options.batch_sizes
+    if options.search:
+        if batch_sizes or not options.names:
+            raise InputError(
+                "--search takes names of benchmarks, --least_batch and --largest_batch, and no --batch_sizes"
+            )
+        chosen = [one for one in chosen if not one.is_micro]
+        batch_sizes = search.powers_of_two(options.least_batch, options.largest_batch)
+        if not batch_sizes:
+            raise InputError(
+                f"--least_batch={options.least_batch} and --largest_batch={options.largest_batch} have no power of two "
+                "between them"
+            )
+    repeats = options.repeats or (plan.QUICK_REPEATS if options.quick else plan.DEFAULT_REPEATS)
+    selection = Selection(
+        quick=options.quick,
+        batch_sizes=batch_sizes,
+        world_sizes=options.world_sizes,
+        precisions=options.precisions,
+        implementations=options.implementations,
+        repeats=repeats,
+        pair=options.pair,
+    )
+    return chosen, selection
+
+
+def _machine(facts: dict[str, Any], hosts: str | None) -> Machine:
+    gpus = tuple(facts["gpus"])
+    return Machine(
+        cpus=facts["allowed_cpus"],
+        memory_bytes=machine.read_available_memory_bytes(),
+        gpus=gpus,
+        gpu_memory_bytes=nvml.free_memory_bytes(os.environ) if gpus else None,
+        machines=len(hosts.split(",")) if hosts else 1,
+        precisions=plan.machine_precisions(fingerprints.cpu_flags(), gpus),
+        has_horovod=facts["versions"]["horovod"] != machine.ABSENT,
+    )
+
+
+def _agree_to_go_on(folder: str, found: session.Found, planned: Sequence[Planned], options: argparse.Namespace) -> None:
+    """Says what a folder holds, and asks where nobody has said what to do with it."""
+    if not found.finished and not found.failed:
+        return
+    runs = sum(not one.skipped for one in planned)
+    holds = f"{folder} holds {len(found.finished)} of the {runs} runs of this plan"
+    if found.failed:
+        holds += f", and {found.failed} failed ones"
+    if options.resume:
+        _say(f"{holds}: going on")
+        return
+    if sys.stdin.isatty():
+        if input(f"{holds}. Go on from there? [Y/n] ").strip().lower() in ("", "y", "yes"):
+            return
+        raise InputError(f"{holds}: left as it is; --fresh removes them")
+    raise InputError(f"{holds}: say --resume to go on from there, or --fresh to remove them and start again")
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    found = tuple(int(word) for word in text.split(","))
+    if min(found) < 1:
+        raise ValueError(text)
+    return found
+
+
+def _words(allowed: Sequence[str]):
+    def words(text: str) -> tuple[str, ...]:
+        found = tuple(text.split(","))
+        if not set(found) <= set(allowed):
+            raise argparse.ArgumentTypeError(f"give some of {','.join(allowed)}, not {text!r}")
+        return found
+
+    return words
+
+
+def _parser() -> command_line.Parser:
+    parser = command_line.Parser(prog="python -m benchmarks.run", description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help="benchmarks, models or patterns; see --list")
+    parser.add_argument("--list", action="store_true", help="say what there is, and end")
+    parser.add_argument("--quick", action="store_true", help="a few cells, once")
+    parser.add_argument("--repeats", type=_count, metavar="N", help="processes for each cell (3; 1 with --quick)")
+    parser.add_argument("--results_dir", default=DEFAULT_DIR, metavar="DIR", help="default: %(default)s")
+    parser.add_argument("--batch_sizes", type=_numbers, metavar="N,...", help="in place of the benchmarks' own")
+    parser.add_argument("--world_sizes", type=_numbers, metavar="N,...", help="in place of the benchmarks' own")
+    parser.add_argument("--precisions", type=_words(PRECISIONS), metavar="P,...", help=f"of {','.join(PRECISIONS)}")
+    parser.add_argument(
+        "--implementations",
+        type=_words((OOTB, OPTIMIZED, MICRO)),
+        metavar="I,...",
+        help=f"of {OOTB},{OPTIMIZED},{MICRO}",
+    )
+    parser.add_argument("--pair", action="store_true", help="all repeats of a cell's implementations in turns")
+    parser.add_argument("--search", action="store_true", help="sweep batch sizes and name the best")
+    parser.add_argument("--least_batch", type=_count, default=search.LEAST_BATCH, metavar="N", help="of --search")
+    parser.add_argument("--largest_batch", type=_count, default=search.LARGEST_BATCH, metavar="N", help="of --search")
+    parser.add_argument("--timeout", type=_count, default=900, metavar="S", help="seconds for a run (%(default)s)")
+    parser.add_argument("--hosts", metavar="A:8,B:8", help="several machines, as horovodrun takes them")
+    again = parser.add_mutually_exclusive_group()
+    again.add_argument("--resume", action="store_true", help="go on in a folder that holds results of this plan")
+    again.add_argument("--fresh", action="store_true", help="remove the results that the folder holds")
+    parser.add_argument("--record_meanings", action="store_true", help="note what new versions mean, and end")
+    return parser
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError(text)
+    return number
+
+
+if __name__ == "__main__":
+    sys.exit(main())

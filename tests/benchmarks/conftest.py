@@ -1,0 +1,1 @@
+"""Here so that tests in the folders below find the modules that stand beside it."""

@@ -1,0 +1,73 @@
+"""Rows that must have a score: skipping is no way out."""
+
+import pytest
+import suite_cases
+
+from benchmarks.suite import must_score, plan
+from benchmarks.suite.definitions import load
+from benchmarks.suite.results import Result
+from data.errors import InputError
+
+ONE = suite_cases.definition()
+CELL = suite_cases.cell(ONE)
+ROW = {
+    "benchmark": "wide_deep-training-small",
+    "implementation": "ootb",
+    "batch_size": 32,
+    "world_size": 1,
+    "scaling": "single",
+}
+
+
+@pytest.mark.parametrize(
+    ("found", "missing"),
+    [
+        ([], ["wide_deep-training-small ootb, 32"]),
+        ([Result(cell=CELL, status="skipped", reason="too large")], ["wide_deep-training-small ootb, 32"]),
+        ([Result(cell=CELL, status="unsound", reason="x")], ["wide_deep-training-small ootb, 32"]),
+        ([Result(cell=CELL, status="failed", reason="x"), Result(cell=CELL, status="ok", score=1.0, repeat=2)], []),
+    ],
+)
+def test_rows_without_a_score(found, missing):
+    assert must_score.without_score([ROW], [CELL, CELL], found) == missing
+
+
+def test_only_rows_of_the_plan_count():
+    assert must_score.without_score([ROW], [suite_cases.cell(ONE, batch_size=64)], []) == []
+    assert must_score.without_score([ROW], [suite_cases.cell(ONE, precision="bf16")], []) == []
+
+
+@pytest.mark.parametrize(
+    ("facts", "applies"),
+    [
+        ({"allowed_cpus": 2, "memory_gib": 24}, True),
+        ({"allowed_cpus": 64, "memory_gib": 512}, True),
+        ({"allowed_cpus": 1, "memory_gib": 24}, False),
+        ({"allowed_cpus": 2, "memory_gib": 16}, False),
+        ({"allowed_cpus": 2, "memory_gib": None}, False),
+    ],
+)
+def test_the_machine_that_the_list_is_for(facts, applies):
+    assert must_score.applies({"cpus": 2, "memory_gib": 24}, facts) == applies
+
+
+@pytest.mark.parametrize("text", ["", "rows: []", "machine: {cpus: 2, memory_gib: 1}\nrows: [{benchmark: x}]"])
+def test_a_broken_list_is_named(tmp_path, text):
+    path = tmp_path / "list.yaml"
+    path.write_text(text)
+    with pytest.raises(InputError, match=str(path)):
+        must_score.rows(path)
+
+
+def test_the_projects_list_is_of_the_default_selection_and_has_all_that_it_must():
+    machine, listed = must_score.rows()
+    assert machine == {"cpus": 2, "memory_gib": 24}
+    planned = [(one, cell) for one in load() if one.default for cell in plan.cells(one, plan.Selection())]
+    found = {
+        (f"{cell.model}-{cell.mode}-{cell.config}", cell.implementation, cell.batch_size, cell.world_size, cell.scaling)
+        for _, cell in planned
+    }
+    rows = [tuple(row[key] for key in ROW) for row in listed]
+    assert len(rows) == len(set(rows)) and set(rows) <= found
+    # Every benchmark of the default selection has a row for each of its implementations.
+    assert {row[:2] for row in rows} == {row[:2] for row in found}
