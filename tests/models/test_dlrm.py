@@ -157,7 +157,7 @@ def test_xla_equals_eager(case):
     embedded = model.embed(tf.constant(batch["ids"]))
 
     def run(embedded, numerical):
-        with tf.GradientTape() as tape:
+        with tf.GradientTape() as tape, custom_ops.only_tensorflow():
             tape.watch(embedded)
             logits = model.dense_logits(embedded, numerical, seed=SEED, training=True)
         return logits, *tape.gradient(logits, [*model.dense_variables()["main"], *embedded])
@@ -181,7 +181,7 @@ def test_precision_of_each_part(case, half_precision):
     products = [
         operation.outputs[0].dtype
         for operation in call.get_concrete_function(batch).graph.get_operations()
-        if operation.type in ("MatMul", "BatchMatMulV2")
+        if operation.type in ("MatMul", "BatchMatMulV2", "RecsysDense")
     ]
     between = {"dot": 1, "concat": 0, "cross": 4}[case]
     # Two layers below, two above; the logit is float32. Found in the order of the layers.
