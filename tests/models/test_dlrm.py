@@ -15,6 +15,8 @@ from dlrm_cases import (
     table_rows,
 )
 
+from models import custom_ops
+
 EVERY_CASE = pytest.mark.parametrize("case", list(CASES))
 SEED = tf.constant([0, 0])
 
