@@ -9,7 +9,6 @@ uses TensorFlow's own.
 import contextlib
 import contextvars
 import functools
-import hashlib
 import importlib.util
 import os
 import pathlib
@@ -22,15 +21,20 @@ from types import ModuleType
 import tensorflow as tf
 
 from data.errors import InputError
+from models import kernel_library
 
-_FOLDER = pathlib.Path(__file__).parent / "ops"
+_FOLDER = kernel_library.FOLDER
 _only_tensorflow = contextvars.ContextVar("only_tensorflow", default=False)
 
 
 def library_path() -> pathlib.Path:
-    """Where the built kernels of this source and this TensorFlow are kept: in Python's own environment."""
-    key = hashlib.sha256(b"".join(path.read_bytes() for path in _sources())).hexdigest()[:12]
-    return pathlib.Path(sys.prefix) / "lib" / "recsys-harness" / f"ops-tf{tf.__version__}-{key}.so"
+    """Where the built kernels of this source and this TensorFlow are kept."""
+    return kernel_library.library_path(tf.__version__, _FOLDER)
+
+
+def in_use() -> str:
+    """Whose kernels work on tables, for records: "own" or "tensorflow"."""
+    return "tensorflow" if embedding_ops() is None else "own"
 
 
 def dense_ops() -> ModuleType | None:
@@ -67,7 +71,7 @@ def _library() -> ModuleType | None:
 
 
 def _sources() -> list[pathlib.Path]:
-    return sorted(_FOLDER.glob("*.cc"))
+    return kernel_library.sources(_FOLDER)
 
 
 def build(compiler: str = "") -> pathlib.Path:

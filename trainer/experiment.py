@@ -62,8 +62,7 @@ class Experiment:
         Raises:
           InputError: on every rank, if any finds something wrong.
         """
-        kernels = "tensorflow" if custom_ops.embedding_ops() is None else "own"
-        environment = machine.environment() | {"embedding_kernels": kernels}
+        environment = machine.environment() | {"embedding_kernels": custom_ops.in_use()}
         if comm.rank == 0:
             print(first_line(config, comm, surroundings), flush=True)
         who = f"rank {comm.rank}: " if comm.size > 1 else ""

@@ -41,8 +41,7 @@ def run(config: RunConfig, comm: SingleProcess, surroundings: Surroundings) -> R
       InputError: on every rank, if any finds something wrong.
     """
     # What this installation has and not what runs here: it describes the machine, beside runs of our own models.
-    kernels = "tensorflow" if custom_ops.embedding_ops() is None else "own"
-    environment = machine.environment() | {"embedding_kernels": kernels}
+    environment = machine.environment() | {"embedding_kernels": custom_ops.in_use()}
     if comm.rank == 0:
         print(_first_line(config, comm, surroundings), flush=True)
     who = f"rank {comm.rank}: " if comm.size > 1 else ""

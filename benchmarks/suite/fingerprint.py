@@ -1,13 +1,11 @@
 """What identifies a machine and an installation: figures of two that differ do not belong in one table."""
 
-import hashlib
-import importlib.util
 import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from models import kernel_library
 from trainer import machine
 
 _GIB = 2**30
@@ -83,11 +81,6 @@ def governor(root: Path = Path("/")) -> str | None:
     return ", ".join(sorted(found)) or None
 
 
-def has_module(name: str) -> bool:
-    """Whether a package is installed."""
-    return importlib.util.find_spec(name) is not None
-
-
 def cpu_flags(root: Path = Path("/")) -> frozenset[str]:
     """What the first CPU says it can do."""
     try:
@@ -103,11 +96,8 @@ def cpu_flags(root: Path = Path("/")) -> frozenset[str]:
 
 def _kernels_are_used(facts: Mapping[str, Any]) -> bool:
     """What models.custom_ops would find, which brings TensorFlow: kernels of this source and version, and no GPU."""
-    sources = sorted((Path(__file__).resolve().parents[2] / "models" / "ops").glob("*.cc"))
-    key = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:12]
     version = facts.get("versions", {}).get("tensorflow")
-    library = Path(sys.prefix) / "lib" / "recsys-harness" / f"ops-tf{version}-{key}.so"
-    return not facts.get("gpus") and library.exists()
+    return not facts.get("gpus") and kernel_library.library_path(version).exists()
 
 
 def _plain(value: Any) -> Any:
