@@ -1,4 +1,4 @@
-"""What custom_ops builds is what those find who do without TensorFlow; the key itself is tested in test_custom_ops.py."""
+"""What custom_ops builds is what those without TensorFlow find; the key itself is tested in test_custom_ops.py."""
 
 import tensorflow as tf
 
