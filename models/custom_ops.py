@@ -43,7 +43,7 @@ def dense_ops() -> ModuleType | None:
 
 
 def embedding_ops() -> ModuleType | None:
-    """recsys_pooled_lookup, recsys_row_gradients and recsys_subtract_rows, see models/ops/embedding_ops.cc."""
+    """recsys_pooled_lookup, _row_gradients, _subtract_rows and _use_huge_pages, see models/ops/embedding_ops.cc."""
     return _library()
 
 

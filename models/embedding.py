@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from models import custom_ops
 
+_HUGE_PAGES_FROM = 64 << 20  # bytes of a table; smaller ones miss the TLB less than they miss the caches
 _BLOCK_VALUES = 1 << 20  # initial values are drawn so many at a time: 4 MiB
 
 
@@ -129,6 +130,8 @@ class FusedTable(keras.layers.Layer):
         self.table = self.add_weight(
             shape=(self.padding_row + 1, self.dim), initializer="zeros", name="table", trainable=True
         )
+        if self._ops is not None and 4 * self.dim * self.padding_row >= _HUGE_PAGES_FROM:
+            self._ops.recsys_use_huge_pages(table=self.variable.handle)  # a hint: without, rows take longer to reach
         self.built = True
 
     def initialize_rows(self, seed: int, draw: Draw) -> None:

@@ -91,7 +91,13 @@ class SGD(RowOptimizer):
         self._slots[id(variable)] = {}
 
     def apply_dense(self, variable, gradient, learning_rate, applied_steps):
-        variable.assign_sub(learning_rate * gradient)
+        ops = custom_ops.embedding_ops()
+        if ops is None or variable.shape.rank != 2:
+            variable.assign_sub(learning_rate * gradient)
+        else:
+            # One pass over memory: DLRM "tiny" has 9 MB of kernels to update in each of its steps of some milliseconds.
+            rows = tf.range(variable.shape[0])
+            ops.recsys_subtract_rows(table=variable.handle, rows=rows, values=gradient, scale=learning_rate)
 
     def apply_rows(self, variable, rows, gradients, learning_rate, applied_steps):
         ops = custom_ops.embedding_ops()

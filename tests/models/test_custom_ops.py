@@ -1,5 +1,7 @@
 """Building and loading our kernels; what they compute is tested where they are used (test_embedding.py)."""
 
+import pathlib
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -87,6 +89,18 @@ def test_rows_that_are_not_there_are_refused(ops, row):
             table=variable.handle, rows=tf.constant([0, row]), values=tf.ones((2, 3)), scale=tf.constant(1.0)
         )
     assert not variable.numpy().any()
+
+
+def test_huge_pages_leave_the_values_alone(ops):
+    values = np.random.default_rng(0).standard_normal((1 << 15, 64), dtype="f4")  # 8 MiB: whole pages are in it
+    variable = tf.Variable(values)
+    advised = ops.recsys_use_huge_pages(table=variable.handle)
+    assert advised.numpy() == pathlib.Path("/sys/kernel/mm/transparent_hugepage").exists()
+    np.testing.assert_array_equal(variable.numpy(), values)
+
+
+def test_a_table_smaller_than_a_huge_page_gets_none(ops):
+    assert not ops.recsys_use_huge_pages(table=tf.Variable(tf.zeros((4, 3))).handle).numpy()
 
 
 @pytest.mark.parametrize("dtype", ["i4", "i8"])

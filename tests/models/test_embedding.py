@@ -306,5 +306,16 @@ def test_a_table_is_float32_whatever_the_policy(half_precision):
     assert fused(tf.constant(make_ids())).dtype == tf.float32
 
 
+@pytest.mark.parametrize(("least", "asked"), [(1, 1), (1 << 20, 0)])
+def test_huge_pages_are_asked_for_under_large_tables(kernels, monkeypatch, least, asked):
+    monkeypatch.setattr(embedding, "_HUGE_PAGES_FROM", least)
+    tables = []
+    ops = custom_ops.embedding_ops()
+    if ops is not None:
+        monkeypatch.setattr(ops, "recsys_use_huge_pages", lambda table: tables.append(table))
+    make_table()
+    assert len(tables) == (asked if kernels == "our kernels" else 0)
+
+
 def test_ids_per_sample():
     assert make_table()[0].ids_per_sample() == 1 + 1 + 3 + 3 + 1 + 2
