@@ -48,7 +48,7 @@ def embedding_ops() -> ModuleType | None:
 
 
 def dropout_ops() -> ModuleType | None:
-    """recsys_relu_dropout, see models/ops/dropout_ops.cc; None while `only_tensorflow` is entered."""
+    """recsys_bias_relu_dropout, see models/ops/dropout_ops.cc; None while `only_tensorflow` is entered."""
     return None if _only_tensorflow.get() else _library()
 
 
@@ -132,6 +132,15 @@ def _dense_gradient(op: tf.Operation, upstream: tf.Tensor) -> list[tf.Tensor]:
     ]
 
 
+@tf.RegisterGradient("RecsysMatMul")
+def _mat_mul_gradient(op: tf.Operation, upstream: tf.Tensor) -> list[tf.Tensor]:
+    if op.get_attr("transpose_a") or op.get_attr("transpose_b"):
+        raise NotImplementedError("RecsysMatMul has gradients of a b alone, not of transposed matrices")
+    a, b = op.inputs
+    product = _library().recsys_mat_mul
+    return [product(upstream, b, transpose_b=True), product(a, upstream, transpose_a=True)]
+
+
 @tf.RegisterGradient("RecsysPooledLookup")
 def _pooled_lookup_gradient(op: tf.Operation, upstream: tf.Tensor) -> list[tf.IndexedSlices | None]:
     """Of the table: the rows that were looked up."""
@@ -143,12 +152,12 @@ def _pooled_lookup_gradient(op: tf.Operation, upstream: tf.Tensor) -> list[tf.In
     return [tf.IndexedSlices(values, rows, tf.raw_ops.VariableShape(input=table, out_type=rows.dtype)), None]
 
 
-@tf.RegisterGradient("RecsysReluDropout")
-def _relu_dropout_gradient(op: tf.Operation, upstream: tf.Tensor) -> list[tf.Tensor | None]:
-    gradient = _library().recsys_relu_dropout_gradient(
+@tf.RegisterGradient("RecsysBiasReluDropout")
+def _bias_relu_dropout_gradient(op: tf.Operation, upstream: tf.Tensor) -> list[tf.Tensor | None]:
+    gradient, bias_gradient = _library().recsys_bias_relu_dropout_gradient(
         outputs=op.outputs[0], upstream=upstream, scale=op.get_attr("scale")
     )
-    return [gradient, None, None]
+    return [gradient, bias_gradient, None, None]
 
 
 if __name__ == "__main__":

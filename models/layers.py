@@ -18,8 +18,8 @@ class SeededReluDropout(keras.layers.Layer):
     half of what a float32 uniform costs; the drop probability is rounded to a multiple of 1 / 65536 and the scale
     uses the rounded value, so the expectation is exact. Srivastava et al. (2014), inverted scaling.
 
-    Both in one layer because one kernel does both: forward and backward then pass over memory twice and not eight
-    times.
+    Both in one layer, and the bias of the layer before with them, because one kernel does it all: forward and backward
+    then pass over memory once each.
     """
 
     def __init__(self, rate: float, **kwargs):
@@ -28,27 +28,36 @@ class SeededReluDropout(keras.layers.Layer):
         if not 0 <= self._threshold < 65536:
             raise ValueError(f"dropout rate must be at least 0 and below 1, got {rate}")
 
-    def call(self, inputs: tf.Tensor, seed: tf.Tensor, training: bool = False) -> tf.Tensor:
+    def call(
+        self, inputs: tf.Tensor, seed: tf.Tensor, training: bool = False, bias: tf.Tensor | None = None
+    ) -> tf.Tensor:
         """
         Args:
           inputs: (rows, units).
           seed: (2,) int32.
           training: whether to drop.
+          bias: (units,), added first; None for none.
         """
-        if not training or self._threshold == 0:
-            return tf.nn.relu(inputs)
-        scale = 65536.0 / (65536 - self._threshold)
+        threshold = self._threshold if training else 0
+        scale = 65536.0 / (65536 - threshold)
         ops = custom_ops.dropout_ops()
         if ops is not None and inputs.dtype == tf.float32:
-            key, counter = _philox_key_and_counter(seed)
-            return ops.recsys_relu_dropout(inputs, key, counter, threshold=self._threshold, scale=scale)
+            key, counter = _philox_key_and_counter(seed) if threshold else _NO_DRAWS
+            bias = tf.zeros(inputs.shape[-1:]) if bias is None else bias
+            return ops.recsys_bias_relu_dropout(inputs, bias, key, counter, threshold=threshold, scale=scale)
+        activated = tf.nn.relu(inputs if bias is None else inputs + bias)
+        if threshold == 0:
+            return activated
         rows, units = tf.shape(inputs)[0], inputs.shape[-1]
         # Two 16-bit draws per 32-bit word. An odd width takes a word more per row.
         words = (units + 1) // 2
         bits = tf.random.stateless_uniform((rows, words), seed, None, None, dtype=tf.int32, alg="philox")
         draws = tf.reshape(tf.bitcast(bits, tf.uint16), (rows, words * 2))[:, :units]
-        keep = draws >= tf.constant(self._threshold, tf.uint16)
-        return tf.where(keep, tf.nn.relu(inputs) * tf.constant(scale, inputs.dtype), tf.zeros((), inputs.dtype))
+        keep = draws >= tf.constant(threshold, tf.uint16)
+        return tf.where(keep, activated * tf.constant(scale, inputs.dtype), tf.zeros((), inputs.dtype))
+
+
+_NO_DRAWS = (np.zeros(1, np.uint64), np.zeros(2, np.uint64))
 
 
 def _philox_key_and_counter(seed: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -90,11 +99,20 @@ class Dense(keras.layers.Dense):
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
         """(rows, inputs) -> (rows, units)."""
-        ops = custom_ops.dense_ops()
-        plain = self.activation is keras.activations.linear and self.use_bias
-        if ops is None or not plain or inputs.dtype != tf.float32 or self.compute_dtype != "float32":
+        if not self._is_ours(inputs):
             return super().call(inputs)
-        return ops.recsys_dense(inputs=inputs, kernel=self.kernel.value, bias=self.bias.value)
+        return custom_ops.dense_ops().recsys_dense(inputs=inputs, kernel=self.kernel.value, bias=self.bias.value)
+
+    def without_bias(self, inputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor | None]:
+        """(rows, inputs) -> (rows, units) and the bias (units,) that is yet to be added; None where it already is."""
+        if not self._is_ours(inputs):
+            return self(inputs), None
+        return custom_ops.dense_ops().recsys_mat_mul(inputs, self.kernel.value), self.bias.value
+
+    def _is_ours(self, inputs: tf.Tensor) -> bool:
+        plain = self.activation is keras.activations.linear and self.use_bias
+        in_float32 = inputs.dtype == tf.float32 and self.compute_dtype == "float32"
+        return custom_ops.dense_ops() is not None and plain and in_float32
 
 
 def build_dense(
@@ -176,6 +194,6 @@ class MLP(keras.layers.Layer):
         # A number for each layer of each step: step + index would give a layer the mask of its neighbour a step ago.
         layers = len(self._dense)
         for index, (dense, dropout) in enumerate(zip(self._dense, self._dropout, strict=True)):
-            hidden = dense(hidden)
-            hidden = dropout(hidden, seed=seed * [1, layers] + [0, index], training=training)
+            hidden, bias = dense.without_bias(hidden)
+            hidden = dropout(hidden, seed=seed * [1, layers] + [0, index], training=training, bias=bias)
         return hidden

@@ -1,4 +1,5 @@
-// ReLU and dropout in one pass over memory, on CPUs, and the gradient of both in another.
+// What follows a product in a hidden layer, bias, ReLU and dropout, in one pass over memory, on CPUs, and the gradient of
+// all of them in another.
 //
 // The mask is the one that models/layers.py draws with tf.random.stateless_uniform: the same bits of the same Philox
 // generator (Salmon et al., 2011: 4 x 32 bits, 10 rounds), so that a run may go on with or without this file.
@@ -102,15 +103,37 @@ Generator FastestGenerator() {
   return Philox;
 }
 
-EVERY_MACHINE void ReluAndDrop(const float* in, const uint16_t* draws, uint16_t threshold, float scale, int64_t units,
-                               float* out) {
+EVERY_MACHINE void Relu(const float* in, const float* bias, int64_t units, float* out) {
   // "Not at most 0", so that NaN goes on and is seen.
-  for (int64_t i = 0; i < units; ++i) out[i] = draws[i] >= threshold && !(in[i] <= 0.0f) ? in[i] * scale : 0.0f;
+  for (int64_t i = 0; i < units; ++i) {
+    const float value = in[i] + bias[i];
+    out[i] = !(value <= 0.0f) ? value : 0.0f;
+  }
 }
 
-EVERY_MACHINE void Gradient(const float* out, const float* upstream, float scale, int64_t count, float* gradient) {
-  for (int64_t i = 0; i < count; ++i) gradient[i] = out[i] > 0.0f ? upstream[i] * scale : 0.0f;
+EVERY_MACHINE void ReluAndDrop(const float* in, const float* bias, const uint16_t* draws, uint16_t threshold,
+                               float scale, int64_t units, float* out) {
+  for (int64_t i = 0; i < units; ++i) {
+    const float value = in[i] + bias[i];
+    out[i] = draws[i] >= threshold && !(value <= 0.0f) ? value * scale : 0.0f;
+  }
 }
+
+// The gradient of a row, and its share in that of the bias.
+EVERY_MACHINE void Gradient(const float* out, const float* upstream, float scale, int64_t units, float* gradient,
+                            float* bias_gradient) {
+  for (int64_t i = 0; i < units; ++i) {
+    const float value = out[i] > 0.0f ? upstream[i] * scale : 0.0f;
+    gradient[i] = value;
+    bias_gradient[i] += value;
+  }
+}
+
+EVERY_MACHINE void Add(const float* values, int64_t units, float* sums) {
+  for (int64_t i = 0; i < units; ++i) sums[i] += values[i];
+}
+
+constexpr int64_t kBlockRows = 64;  // their shares in the gradient of the bias are added up before those of others
 
 template <typename Work>
 void Parallel(OpKernelContext* context, int64_t total, int64_t cost, const Work& work) {
@@ -118,27 +141,37 @@ void Parallel(OpKernelContext* context, int64_t total, int64_t cost, const Work&
   tensorflow::Shard(threads.num_threads, threads.workers, total, cost, work);
 }
 
-class ReluDropout : public OpKernel {
+class BiasReluDropout : public OpKernel {
  public:
-  explicit ReluDropout(OpKernelConstruction* context) : OpKernel(context) {
+  explicit BiasReluDropout(OpKernelConstruction* context) : OpKernel(context) {
     OP_REQUIRES_OK(context, context->GetAttr("threshold", &threshold_));
     OP_REQUIRES_OK(context, context->GetAttr("scale", &scale_));
   }
 
   void Compute(OpKernelContext* context) override {
     const Tensor& inputs = context->input(0);
-    OP_REQUIRES(context, inputs.dims() == 2 && context->input(1).NumElements() == 1 &&
-                             context->input(2).NumElements() == 2,
+    const Tensor& biases = context->input(1);
+    OP_REQUIRES(context, inputs.dims() == 2 && context->input(2).NumElements() == 1 &&
+                             context->input(3).NumElements() == 2,
                 tensorflow::errors::InvalidArgument("inputs must be a matrix, key of one and counter of two values"));
-    const uint64_t key = context->input(1).flat<tensorflow::uint64>()(0);
-    const auto counter = context->input(2).flat<tensorflow::uint64>();
+    const int64_t units = inputs.dim_size(1), words = (units + 1) / 2;
+    OP_REQUIRES(context, biases.NumElements() == units,
+                tensorflow::errors::InvalidArgument("bias of ", biases.NumElements(), " values for ", units, " units"));
+    const uint64_t key = context->input(2).flat<tensorflow::uint64>()(0);
+    const auto counter = context->input(3).flat<tensorflow::uint64>();
     OP_REQUIRES(context, counter(0) == 0, tensorflow::errors::InvalidArgument("the counter must begin with 0"));
     const uint64_t high_counter = counter(1);
     Tensor* outputs = nullptr;
     OP_REQUIRES_OK(context, context->forward_input_or_allocate_output({0}, 0, inputs.shape(), &outputs));
-    const int64_t units = inputs.dim_size(1), words = (units + 1) / 2;
     const float* in = inputs.flat<float>().data();
+    const float* bias = biases.flat<float>().data();
     float* out = outputs->flat<float>().data();
+    if (threshold_ == 0) {
+      Parallel(context, inputs.dim_size(0), units / 8, [&](int64_t first, int64_t last) {
+        for (int64_t row = first; row < last; ++row) Relu(in + row * units, bias, units, out + row * units);
+      });
+      return;
+    }
     const Generator generate = FastestGenerator();
     Parallel(context, inputs.dim_size(0), units, [&](int64_t first, int64_t last) {
       std::vector<uint32_t> drawn(words + 4 + 4 * kLanes);
@@ -148,7 +181,8 @@ class ReluDropout : public OpKernel {
           generate(group, key, high_counter, drawn.data() + 4 * (group - begin));
         }
         const uint16_t* draws = reinterpret_cast<const uint16_t*>(drawn.data() + start % 4);
-        ReluAndDrop(in + row * units, draws, static_cast<uint16_t>(threshold_), scale_, units, out + row * units);
+        ReluAndDrop(in + row * units, bias, draws, static_cast<uint16_t>(threshold_), scale_, units,
+                    out + row * units);
       }
     });
   }
@@ -158,26 +192,38 @@ class ReluDropout : public OpKernel {
   float scale_;
 };
 
-class ReluDropoutGradient : public OpKernel {
+class BiasReluDropoutGradient : public OpKernel {
  public:
-  explicit ReluDropoutGradient(OpKernelConstruction* context) : OpKernel(context) {
+  explicit BiasReluDropoutGradient(OpKernelConstruction* context) : OpKernel(context) {
     OP_REQUIRES_OK(context, context->GetAttr("scale", &scale_));
   }
 
   void Compute(OpKernelContext* context) override {
     const Tensor& outputs = context->input(0);
     const Tensor& upstream = context->input(1);
-    OP_REQUIRES(context, outputs.shape() == upstream.shape(),
+    OP_REQUIRES(context, outputs.dims() == 2 && outputs.shape() == upstream.shape(),
                 tensorflow::errors::InvalidArgument("outputs of shape ", outputs.shape().DebugString(),
                                                     " and a gradient of ", upstream.shape().DebugString()));
+    const int64_t rows = outputs.dim_size(0), units = outputs.dim_size(1);
+    const int64_t blocks = (rows + kBlockRows - 1) / kBlockRows;
     Tensor* gradient = nullptr;
+    Tensor* bias_gradient = nullptr;
     OP_REQUIRES_OK(context, context->forward_input_or_allocate_output({1}, 0, upstream.shape(), &gradient));
+    OP_REQUIRES_OK(context, context->allocate_output(1, tensorflow::TensorShape({units}), &bias_gradient));
     const float* out = outputs.flat<float>().data();
     const float* from = upstream.flat<float>().data();
     float* to = gradient->flat<float>().data();
-    Parallel(context, outputs.NumElements(), 1, [&](int64_t first, int64_t last) {
-      Gradient(out + first, from + first, scale_, last - first, to + first);
+    // Sums of blocks of rows, then the sum of these, so that the result does not depend on the number of threads.
+    std::vector<float> sums(blocks * units, 0.0f);
+    Parallel(context, blocks, kBlockRows * units / 8, [&](int64_t first, int64_t last) {
+      for (int64_t row = first * kBlockRows; row < std::min(rows, last * kBlockRows); ++row) {
+        Gradient(out + row * units, from + row * units, scale_, units, to + row * units,
+                 sums.data() + row / kBlockRows * units);
+      }
     });
+    float* total = bias_gradient->flat<float>().data();
+    std::fill(total, total + units, 0.0f);
+    for (int64_t block = 0; block < blocks; ++block) Add(sums.data() + block * units, units, total);
   }
 
  private:
@@ -189,9 +235,19 @@ absl::Status SameShape(tensorflow::shape_inference::InferenceContext* context) {
   return absl::OkStatus();
 }
 
-// relu(inputs) / (1 - rate) where a draw of 16 bits is at least `threshold`, else 0. inputs (rows, units).
-REGISTER_OP("RecsysReluDropout")
+absl::Status GradientShapes(tensorflow::shape_inference::InferenceContext* context) {
+  tensorflow::shape_inference::ShapeHandle outputs;
+  TF_RETURN_IF_ERROR(context->WithRank(context->input(0), 2, &outputs));
+  context->set_output(0, outputs);
+  context->set_output(1, context->Vector(context->Dim(outputs, 1)));
+  return absl::OkStatus();
+}
+
+// relu(inputs + bias) / (1 - rate) where a draw of 16 bits is at least `threshold`, else 0. inputs (rows, units), bias
+// (units,). With a threshold of 0 nothing is drawn, and the scale is not looked at.
+REGISTER_OP("RecsysBiasReluDropout")
     .Input("inputs: float")
+    .Input("bias: float")
     .Input("key: uint64")
     .Input("counter: uint64")
     .Output("outputs: float")
@@ -199,15 +255,16 @@ REGISTER_OP("RecsysReluDropout")
     .Attr("scale: float")
     .SetShapeFn(SameShape);
 
-REGISTER_OP("RecsysReluDropoutGradient")
+REGISTER_OP("RecsysBiasReluDropoutGradient")
     .Input("outputs: float")
     .Input("upstream: float")
     .Output("gradient: float")
+    .Output("bias_gradient: float")
     .Attr("scale: float")
-    .SetShapeFn(SameShape);
+    .SetShapeFn(GradientShapes);
 
-REGISTER_KERNEL_BUILDER(Name("RecsysReluDropout").Device(tensorflow::DEVICE_CPU), ReluDropout)
-REGISTER_KERNEL_BUILDER(Name("RecsysReluDropoutGradient").Device(tensorflow::DEVICE_CPU), ReluDropoutGradient)
+REGISTER_KERNEL_BUILDER(Name("RecsysBiasReluDropout").Device(tensorflow::DEVICE_CPU), BiasReluDropout)
+REGISTER_KERNEL_BUILDER(Name("RecsysBiasReluDropoutGradient").Device(tensorflow::DEVICE_CPU), BiasReluDropoutGradient)
 
 }  // namespace
 }  // namespace recsys_harness

@@ -205,3 +205,37 @@ def test_what_nobody_asks_for_is_not_computed(ops):
         wanted.add(op.name)
         todo += [tensor.op for tensor in op.inputs]
     assert sum(op.name in wanted for op in products) == 1
+
+
+def test_gradients_of_a_product_are_those_of_tensorflow(ops):
+    a, b = tf.random.stateless_normal((70, 5), (1, 2)), tf.random.stateless_normal((5, 9), (3, 4))
+    found = []
+    for product in (custom_ops.dense_ops().recsys_mat_mul, tf.matmul):
+        with tf.GradientTape() as tape:
+            tape.watch([a, b])
+            squares = tf.square(product(a, b))
+        found.append(tape.gradient(squares, [a, b]))
+    for ours, theirs in zip(*found, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+def test_a_product_of_transposed_matrices_has_no_gradient(ops):
+    a = tf.ones((3, 3))
+    with tf.GradientTape() as tape:
+        tape.watch(a)
+        product = custom_ops.dense_ops().recsys_mat_mul(a, a, transpose_b=True)
+    with pytest.raises(NotImplementedError, match="not of transposed matrices"):
+        tape.gradient(product, a)
+
+
+@pytest.mark.parametrize(("width", "said"), [(2, "bias of 2 values for 3 units"), (4, "bias of 4 values for 3 units")])
+def test_a_bias_of_another_width_is_refused(ops, width, said):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=said):
+        custom_ops.dropout_ops().recsys_bias_relu_dropout(
+            tf.zeros((2, 3)),
+            tf.zeros(width),
+            np.zeros(1, np.uint64),
+            np.zeros(2, np.uint64),
+            threshold=0,
+            scale=1.0,
+        )

@@ -24,20 +24,31 @@ def kernels(request):
         yield request.param
 
 
+@pytest.mark.parametrize("rate", [0.0, 0.3])
 @pytest.mark.parametrize("shape", [(1, 1), (3, 7), (5, 8), (129, 501), (300, 1024), (0, 4)])
 @pytest.mark.parametrize("seed", [[0, 0], [5, 6], [2**31 - 1, -3]])
-def test_both_kernels_do_the_same(kernels, shape, seed):
-    """Values and gradients bit for bit, for numbers of either sign."""
-    inputs = tf.random.stateless_normal(shape, (1, 2))
+def test_both_kernels_do_the_same(kernels, shape, seed, rate):
+    """Values and gradients bit for bit, for numbers of either sign; that of the bias but for the order of its sum."""
+    inputs, bias = tf.random.stateless_normal(shape, (1, 2)), tf.random.stateless_normal(shape[1:], (5, 6))
     upstream = tf.random.stateless_normal(shape, (3, 4))
     found = []
     for only_tensorflow in (False, True):
         with custom_ops.only_tensorflow() if only_tensorflow else contextlib.nullcontext():
             with tf.GradientTape() as tape:
-                tape.watch(inputs)
-                outputs = SeededReluDropout(0.3)(inputs, seed=tf.constant(seed), training=True)
-            found.append((outputs.numpy(), tape.gradient(outputs, inputs, upstream).numpy()))
-    assert found[0][0].tolist() == found[1][0].tolist() and found[0][1].tolist() == found[1][1].tolist()
+                tape.watch([inputs, bias])
+                outputs = SeededReluDropout(rate)(inputs, seed=tf.constant(seed), training=True, bias=bias)
+            gradients = tape.gradient(outputs, [inputs, bias], upstream)
+            found.append((outputs.numpy(), *(gradient.numpy() for gradient in gradients)))
+    ours, theirs = found
+    assert ours[0].tolist() == theirs[0].tolist() and ours[1].tolist() == theirs[1].tolist()
+    np.testing.assert_allclose(ours[2], theirs[2], rtol=1e-5, atol=1e-4)
+
+
+def test_without_a_bias_nothing_is_added():
+    inputs = tf.random.stateless_normal((20, 9), (1, 2))
+    layer, seed = SeededReluDropout(0.3), tf.constant([5, 6])
+    wanted = layer(inputs, seed=seed, training=True, bias=tf.zeros(9))
+    assert (layer(inputs, seed=seed, training=True).numpy() == wanted.numpy()).all()
 
 
 def test_what_is_no_number_is_seen():
@@ -122,9 +133,9 @@ def test_no_layer_of_any_step_shares_a_mask(monkeypatch):
     seeds = []
     call = SeededReluDropout.call
 
-    def recording(self, inputs, seed, training=False):
+    def recording(self, inputs, seed, training=False, bias=None):
         seeds.append(tuple(seed.numpy().tolist()))
-        return call(self, inputs, seed, training)
+        return call(self, inputs, seed, training, bias)
 
     monkeypatch.setattr(SeededReluDropout, "call", recording)
     mlp = MLP(2, (3, 3, 3), dropout=0.5)
