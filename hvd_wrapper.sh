@@ -7,7 +7,9 @@
 # runs as it is. Then, if CUDA_VISIBLE_DEVICES
 #   lists devices                  the process keeps the entry at its local rank (indices, UUIDs and MIG ids alike);
 #   is empty, -1 or NoDevFiles     GPUs are switched off: left alone;
-#   is not set                     it becomes the local rank if this machine has NVIDIA GPUs, else it is left alone.
+#   is not set                     it becomes the local rank if this machine has NVIDIA GPUs, else it is left alone. CUDA
+#                                  then counts GPUs as nvidia-smi does (CUDA_DEVICE_ORDER=PCI_BUS_ID, unless that is set
+#                                  otherwise) and not by speed: near which CPUs a GPU is, the driver tells by its number.
 # Too few devices for the local rank is an error, because the process would quietly train on the CPU. One exception: a
 # single entry under SLURM_LOCALID is kept, because Slurm's GPU binding (srun --gpus-per-task=1) gives every task a list
 # of its own with that one device in it.
@@ -61,6 +63,10 @@ choose_device() {
 [ "$#" -gt 0 ] || fail 'no command given; usage: sh hvd_wrapper.sh COMMAND [ARGUMENT...]'
 hvd_wrapper_device=$(choose_device) || exit
 if [ -n "$hvd_wrapper_device" ]; then
+    if [ -z "${CUDA_VISIBLE_DEVICES+set}" ]; then
+        CUDA_DEVICE_ORDER=${CUDA_DEVICE_ORDER:-PCI_BUS_ID}
+        export CUDA_DEVICE_ORDER
+    fi
     CUDA_VISIBLE_DEVICES=$hvd_wrapper_device
     export CUDA_VISIBLE_DEVICES
 fi

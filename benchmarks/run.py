@@ -15,13 +15,24 @@ import argparse
 import importlib.util
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.suite import fingerprint as fingerprints
 from benchmarks.suite import meanings, memory, must_score, plan, safeguards, search, session
 from benchmarks.suite.correctness import Correctness
-from benchmarks.suite.definitions import MICRO, OOTB, OPTIMIZED, PRECISIONS, Definition, load, select
+from benchmarks.suite.definitions import (
+    DEFAULT,
+    MICRO,
+    OOTB,
+    OPTIMIZED,
+    PRECISIONS,
+    QUICK,
+    SELECTIONS,
+    Definition,
+    load,
+    select,
+)
 from benchmarks.suite.plan import Machine, Planned, Selection
 from benchmarks.suite.results import FAILED, UNSOUND, Result
 from benchmarks.suite.runner import Runner
@@ -121,20 +132,25 @@ def list_of(definitions: Sequence[Definition]) -> str:
     """What there is, for people."""
     lines = []
     for one in definitions:
-        where = [name for name in ("quick", "default") if getattr(one, name)]
+        where = [f"{name}: {_stated(one.stated(name))}" for name in SELECTIONS if one.stated(name)]
         sizes = ", ".join(map(str, one.batch_sizes))
         lines.append(
             f"{one.name} {one.version} ({', '.join(one.implementations)}; batch {sizes}; ranks "
-            f"{', '.join(map(str, one.world_sizes))}; {', '.join(where) or 'by name alone'})\n    {one.stands_for}"
+            f"{', '.join(map(str, one.world_sizes))}; {'; '.join(where) or 'by name alone'})\n    {one.stands_for}"
         )
     return "\n".join(lines)
 
 
+def _stated(sizes: Mapping[str, Sequence[int]]) -> str:
+    return ", ".join(f"{who} {' '.join(map(str, batches))}" for who, batches in sizes.items())
+
+
 def _chosen(definitions: Sequence[Definition], options: argparse.Namespace) -> tuple[list[Definition], Selection]:
-    if options.names:
+    stated = None if options.names else QUICK if options.quick else DEFAULT
+    if stated is None:
         chosen = select(definitions, options.names)
     else:
-        chosen = [one for one in definitions if (one.quick if options.quick else one.default)]
+        chosen = [one for one in definitions if one.stated(stated)]
     batch_sizes = options.batch_sizes
     if options.search:
         if batch_sizes or not options.names:
@@ -150,6 +166,7 @@ def _chosen(definitions: Sequence[Definition], options: argparse.Namespace) -> t
             )
     repeats = options.repeats or (plan.QUICK_REPEATS if options.quick else plan.DEFAULT_REPEATS)
     selection = Selection(
+        stated=stated,
         quick=options.quick,
         batch_sizes=batch_sizes,
         world_sizes=options.world_sizes,

@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import os
 import signal
 import sys
 import threading
@@ -35,8 +36,8 @@ def run(
     """Parses `arguments` (None: those of the process), prints what `work` returns; returns the exit code.
 
     It is 0; 2 for an InputError of the parser or of `work`; 128 + the signal's number where SIGINT, SIGTERM or SIGHUP
-    ends `work`, which is then left by an exception. Other errors are bugs and pass through. `stopped` is what the line
-    about such a signal says of the output.
+    ends `work`, which is then left by an exception; of an output that nobody reads see `say`. Other errors are bugs and
+    pass through. `stopped` is what the line about such a signal says of the output.
     """
     try:
         with _signals_raise():
@@ -47,7 +48,22 @@ def run(
     except _Stopped as stop:
         print(f"{parser.prog}: stopped by {signal.Signals(stop.number).name}; {stopped}", file=sys.stderr)
         return 128 + stop.number
-    print(report)
+    except SystemExit:  # --help has printed and ends the program
+        say("", end="")
+        raise
+    return say(report)
+
+
+def say(text: str, end: str = "\n") -> int:
+    """Prints and flushes; returns the exit code: 0, or 128 + SIGPIPE where the reader is gone, as `head` is."""
+    try:
+        print(text, end=end, flush=True)
+    except BrokenPipeError:
+        # What is left in the buffer goes nowhere, or the interpreter would complain of it at its end.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+        return 128 + signal.SIGPIPE
     return 0
 
 

@@ -117,12 +117,40 @@ def neighbourhood(
             )
         else:
             return Plan(allowed)
-    near = nvml_hints.cpus_near(device, nvml=nvml)
+    near = nvml_hints.cpus_near(device, nvml=nvml, environ=environ)
     if near.warning:
         warnings = (f"affinity: {near.warning}",)
     if near.cpus is None:
         return Plan(allowed, warnings)
     return Plan(allowed & near.cpus or allowed, warnings + _outside_warning(near.cpus, allowed))
+
+
+def foresee(
+    mode: str,
+    *,
+    local_rank: int,
+    local_size: int,
+    own: Collection[int],
+    use_gpu: bool,
+    topology: Topology,
+    nvml: Any = None,
+) -> Plan:
+    """What `apply` is going to plan, as far as one rank can tell that has not heard from the others.
+
+    On CPUs all ranks are taken to be allowed what this one is. On GPUs as many ranks are taken to be near the same CPUs
+    as the machine has GPUs there: all of them where each rank has a GPU of its own and every GPU a rank.
+
+    own: this process's `neighbourhood().cpus`. The other arguments are those of `apply`.
+    """
+    own, allowed, sharers = frozenset(own), _allowed_cpus(), local_size
+    if mode == "disabled":
+        return Plan(allowed)
+    near = nvml_hints.cpus_near_each(nvml=nvml) if use_gpu else []
+    beside = sum(bool(cpus & own) for cpus in near if cpus & allowed)
+    if beside:
+        ranks_of_a_gpu = -(-local_size // len(near))
+        sharers = min(local_size, beside * ranks_of_a_gpu)
+    return _plan_claims(mode, local_rank % sharers, [own] * sharers, topology)
 
 
 def apply(

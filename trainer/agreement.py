@@ -7,6 +7,8 @@ from data.errors import InputError
 
 T = TypeVar("T")
 
+_BECAUSE = "stopped because of rank "
+
 
 class Ranks(Protocol):
     """What agreeing needs of a communicator (trainer.distributed)."""
@@ -41,8 +43,13 @@ def agree(ranks: Ranks, action: Callable[[], T]) -> T:
         raise error
     for rank, message in enumerate(messages):
         if message is not None:
-            raise InputError(f"stopped because of rank {rank}: {message}")
+            raise InputError(f"{_BECAUSE}{rank}: {message}")
     return result
+
+
+def is_because_of_another(message: str) -> bool:
+    """Whether an InputError of `agree` says what another rank found."""
+    return message.startswith(_BECAUSE)
 
 
 def from_rank_0(ranks: Ranks, action: Callable[[], T]) -> T:

@@ -13,13 +13,13 @@ def first_line(config: RunConfig, comm: SingleProcess, surroundings: Surrounding
     batch = training.eval_batch_size if mode.evaluate else training.global_batch_size
     low, high = batch // comm.size, -(-batch // comm.size)
     parallelism = config.embeddings.embedding_parallelism
-    precision = device.precision
+    precision = surroundings.device.describe_precision(device.precision)
     if device.amp and not surroundings.device.has_gpu:
         precision += " (emulated on a CPU: slower than float32)"
     parts = [
         f"{doing}, {model}" if mode.benchmark else f"{doing} of {model}",
         surroundings.device.description,
-        precision + (", XLA" if device.xla else ""),
+        precision + (", XLA" if device.xla else "") + (", deterministic" if device.deterministic else ""),
         f"{comm.size} rank{'s' if comm.size > 1 else ''} ({comm.description})"
         + (f", embedding_parallelism {parallelism}" if parallelism != "data" else ""),
         f"batch {batch} global, {low if low == high else f'{low} to {high}'} per rank",

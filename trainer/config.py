@@ -83,7 +83,8 @@ class EmbeddingsConfig:
 class TrainingConfig:
     """How long and how fast it learns. Batch sizes are over all ranks.
 
-    The rates and schedules: those of Wide & Deep, and from `optimizer` to `decay_steps` those of the other models.
+    Training ends when an evaluation on the way finds MAP@12 of at least `target_map12`. The rates and schedules: those
+    of Wide & Deep, and from `optimizer` to `decay_steps` those of the other models.
     """
 
     global_batch_size: int = REFERENCE_BATCH_SIZE
@@ -104,11 +105,17 @@ class TrainingConfig:
     lr_scaling: str = "none"
     checkpoint_every_steps: int | None = None
     log_every_steps: int = 100
+    evals_per_epoch: int = 1
+    target_map12: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class DeviceConfig:
-    """What it runs on, and in what precision."""
+    """What it runs on, and in what precision. Of GPUs alone: see trainer.gpu_settings.
+
+    Attributes:
+      l2_fetch_granularity: bytes that a GPU's L2 cache fetches at once; 0 leaves it to the driver.
+    """
 
     cpu: bool = False
     amp: bool = False
@@ -118,6 +125,10 @@ class DeviceConfig:
     fp16_compression: bool = False
     table_reduction: str = "auto"
     intra_op_threads: int | None = None
+    deterministic: bool = False
+    tf32: bool = True
+    gpu_allocator: str = "growth"
+    l2_fetch_granularity: int = 128
 
     @property
     def precision(self) -> str:

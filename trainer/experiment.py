@@ -1,10 +1,11 @@
 """One run put together: data, model, state and steps from a configuration, and the record that comes out."""
 
-import dataclasses
 import os
 import sys
+import time
 from collections.abc import Callable, Mapping
 
+from data.errors import InputError
 from data.feature_spec import TEST, TRAIN, FeatureSpec
 from data.input_pipeline import BatchStream, ParquetInput
 from data.row_plan import shard_strata
@@ -25,14 +26,24 @@ from trainer.config import RunConfig
 from trainer.dataset import open_spec
 from trainer.distributed import SingleProcess
 from trainer.evaluate import Figures, Scoreboard, displays_are_sorted, evaluate, sum_counts
+from trainer.loss_watch import describe_batch
 from trainer.placed_tables import Placement
-from trainer.record_fields import evaluation_fields
-from trainer.records import Identity, Record, render_table
+from trainer.record_fields import (
+    benchmark_fields,
+    evaluation_fields,
+    finish,
+    run_fields,
+    skipped_note,
+    training_fields,
+    training_notes,
+)
+from trainer.records import Record
 from trainer.resume import Checkpoints, data_position
 from trainer.runtime import Surroundings
+from trainer.settings_in_force import settings_in_force, weights_digest
 from trainer.state import dense_weights
 from trainer.steps import make_eval_step
-from trainer.train import SignalledBatches, StopSignal, train, validation_figures
+from trainer.train import SignalledBatches, StopSignal, check_evaluations, train, validation_figures
 from trainer.writers import NullWriter, make_writer
 
 
@@ -84,24 +95,27 @@ class Experiment:
     def train(self) -> Record:
         """Trains, evaluating and saving on the way."""
         config, comm = self._config, self._comm
+        self._check_target()
         train_rows, eval_rows = self._rows(TRAIN), self._rows(TEST)
         state = make_state(config, self._model(), comm.rank)
         checkpoints, position = self._checkpoints(), data_position(config, train_rows)
         checkpoints.check_writable(by_every_rank=state.model.embeddings.is_sharded)
         first_step = checkpoints.resume(state, position) if config.mode.use_checkpoint else 0
         comm.broadcast_variables(state.replicated_variables())
-        eval_step = make_eval_step(state.model, xla=config.device.xla)
+        eval_step, untrained = make_eval_step(state.model, xla=config.device.xla), weights_digest(state.model)
         stop = StopSignal()
         with stop, self._train_stream(train_rows, first_step) as stream:
             epoch = stream.steps_per_epoch
+            check_evaluations(config.training.evals_per_epoch, epoch)
             last_step = config.training.num_epochs * epoch
             if config.training.max_steps is not None:
                 last_step = min(last_step, config.training.max_steps)
+            train_step = make_step(config, comm, state, epoch)
             with self._writer(max(0, last_step - first_step)) as writer:
                 writer.write_parameters(config.flat())
                 outcome = train(
                     comm=comm,
-                    train_step=make_step(config, comm, state, epoch),
+                    train_step=train_step,
                     batches=SignalledBatches(stream),
                     global_batch_size=config.training.global_batch_size,
                     first_step=first_step,
@@ -113,51 +127,47 @@ class Experiment:
                     save=lambda step: checkpoints.save(state, step, position),
                     stop_requested=stop.requested,
                     learning_rate_flags=config.learning_rate_flags,
+                    describe_batch=lambda batch: describe_batch(batch, self._spec.numerical),
                     writer=writer,
+                    evals_per_epoch=config.training.evals_per_epoch,
+                    target_map12=config.training.target_map12,
                 )
-                samples_per_sec = (
-                    outcome.timed_steps * config.training.global_batch_size / outcome.seconds if outcome.steps else None
+                fields = training_fields(
+                    outcome, config, first_step=first_step, last_step=last_step, steps_per_epoch=epoch
                 )
                 if outcome.figures is not None:
-                    throughput = {} if samples_per_sec is None else {"train_throughput": samples_per_sec}
+                    pace = fields["samples_per_sec"]
+                    throughput = {} if pace is None else {"train_throughput": pace}
                     writer.write_final(throughput | validation_figures(outcome.figures))
             notes = self._training_notes(stream)
         if outcome.figures is not None:
             notes += self._cut_notes(outcome.figures.ids_cut, "evaluation")
-        if outcome.stopped:
-            notes.append(f"Stopped by a signal after step {outcome.step}; --use_checkpoint goes on from there.")
-            if outcome.figures is not None:
-                notes.append("Accuracy is that of the last evaluation before the signal.")
-        elif outcome.steps == 0:
-            notes.append(f"Nothing was left to train: the checkpoint is of step {first_step}.")
+        notes += training_notes(outcome, target_map12=config.training.target_map12, first_step=first_step)
         return self._finish(
-            Record(
-                **self._facts("training", config.training.global_batch_size),
-                samples_per_sec=samples_per_sec,
-                warmup_steps=outcome.steps - outcome.timed_steps,
-                measured_steps=outcome.timed_steps,
-                requested_steps=max(0, last_step - first_step),
-                loss=None if outcome.steps == 0 else outcome.loss,
-                **self._figures(outcome.figures),
-                notes=(*notes, *_skipped_note(outcome.step - int(state.applied_steps.numpy()))),
-            )
+            **fields,
+            **self._figures(outcome.figures),
+            **self._in_force(state.model, train_step=train_step, eval_step=eval_step),
+            trained=weights_digest(state.model) != untrained,
+            notes=(*notes, *skipped_note(outcome.step - int(state.applied_steps.numpy()))),
         )
 
     def evaluate(self) -> Record:
         """Evaluates once."""
         eval_rows = self._rows(TEST)
         model = self._model_to_evaluate()
+        eval_step = make_eval_step(model, xla=self._config.device.xla)
         with self._writer(None) as writer:
             writer.write_parameters(self._config.flat())
-            figures = self._evaluate(eval_rows, model, make_eval_step(model, xla=self._config.device.xla))
+            began = time.perf_counter()
+            figures = self._evaluate(eval_rows, model, eval_step)
+            seconds = time.perf_counter() - began
             writer.write_final(validation_figures(figures))
         return self._finish(
-            Record(
-                **self._facts("inference", self._config.training.eval_batch_size),
-                distinct_rows=figures.rows,
-                **self._figures(figures),
-                notes=(*self._weights_note(), *self._cut_notes(figures.ids_cut, "evaluation")),
-            )
+            distinct_rows=figures.rows,
+            eval_samples_per_sec=figures.rows / seconds,
+            **self._figures(figures),
+            **self._in_force(model, eval_step=eval_step),
+            notes=(*self._weights_note(), *self._cut_notes(figures.ids_cut, "evaluation")),
         )
 
     def benchmark_training(self) -> Record:
@@ -168,11 +178,13 @@ class Experiment:
         resumed = config.mode.use_checkpoint
         first_step = self._checkpoints().resume(state, data_position(config, train_rows)) if resumed else 0
         comm.broadcast_variables(state.replicated_variables())
+        untrained = weights_digest(state.model)
         with self._train_stream(train_rows, first_step) as stream, self._writer(self._known_steps()) as writer:
             writer.write_parameters(config.flat())
+            train_step = make_step(config, comm, state, stream.steps_per_epoch)
             measured = benchmark.benchmark_training(
                 comm=comm,
-                train_step=make_step(config, comm, state, stream.steps_per_epoch),
+                train_step=train_step,
                 stream=stream,
                 global_batch_size=config.training.global_batch_size,
                 warmup_steps=config.mode.benchmark_warmup_steps,
@@ -187,7 +199,10 @@ class Experiment:
         steps = measured.times.warmup_steps + measured.times.measured_steps
         skipped = first_step + steps - int(state.applied_steps.numpy())
         return self._finish(
-            self._benchmark_record("training", config.training.global_batch_size, measured, usable, notes, skipped)
+            **self._benchmark_fields(measured, usable),
+            **self._in_force(state.model, train_step=train_step),
+            trained=weights_digest(state.model) != untrained,
+            notes=(*notes, *skipped_note(skipped)),
         )
 
     def benchmark_inference(self) -> Record:
@@ -197,12 +212,15 @@ class Experiment:
         model = self._model_to_evaluate()
         with_map = self._with_map()
         in_order = with_map and displays_are_sorted(eval_rows, comm)
-        batch_size = config.training.eval_batch_size
+        eval_step = make_eval_step(model, xla=config.device.xla)
         with (
             agree(
                 comm,
                 lambda: eval_rows.eval_stream(
-                    global_batch_size=batch_size, rank=comm.rank, world_size=comm.size, repeat=True
+                    global_batch_size=config.training.eval_batch_size,
+                    rank=comm.rank,
+                    world_size=comm.size,
+                    repeat=True,
                 ),
             ) as stream,
             self._writer(self._known_steps()) as writer,
@@ -210,7 +228,7 @@ class Experiment:
             writer.write_parameters(config.flat())
             measured = benchmark.benchmark_inference(
                 comm=comm,
-                eval_step=make_eval_step(model, xla=config.device.xla),
+                eval_step=eval_step,
                 stream=stream,
                 new_scoreboard=lambda: Scoreboard(with_map=with_map, sorted_by_display=in_order),
                 warmup_steps=config.mode.benchmark_warmup_steps,
@@ -226,7 +244,9 @@ class Experiment:
         if measured.figures is None:
             notes.append("No accuracy figures: the steps did not cover the evaluation rows once.")
         return self._finish(
-            self._benchmark_record("inference", batch_size, measured, eval_rows.num_rows, notes, skipped=0)
+            **self._benchmark_fields(measured, eval_rows.num_rows),
+            **self._in_force(model, eval_step=eval_step),
+            notes=tuple(notes),
         )
 
     # Pieces.
@@ -301,68 +321,35 @@ class Experiment:
             ),
         )
 
+    def _check_target(self) -> None:
+        """Refuses a target where there is no MAP@12. Every rank comes to the same verdict."""
+        target = self._config.training.target_map12
+        if target is not None and not self._with_map():
+            raise InputError(
+                f"--target_map12={target:g} needs displays, and {self._spec.path} has none: leave it "
+                "out, or give a dataset whose feature specification names a display column"
+            )
+
     # Records.
 
-    def _facts(self, mode: str, global_batch_size: int) -> dict:
-        teacher = "teacher" in self._spec.metadata
+    def _figures(self, figures: Figures | None) -> dict:
+        return evaluation_fields(figures, self._spec.metadata.get("teacher"))
+
+    def _benchmark_fields(self, measured: benchmark.Measurement, usable_rows: int) -> dict:
+        predicted = predicted_alltoall_bytes(self._config, self._comm, self._spec, self._placement)
         return {
-            "identity": Identity(model=self._config.model.model, mode=mode, config=self._config.mode.benchmark_name),
-            "environment": self._environment,
-            "config": self._config.flat(),
-            "world_size": self._comm.size,
-            "device": self._surroundings.device.description,
-            "precision": self._config.device.precision,
-            "global_batch_size": global_batch_size,
-            "data_source": "generated" if teacher else "real",
+            **benchmark_fields(measured, self._config.mode, usable_rows=usable_rows),
+            "predicted_alltoall_bytes": predicted,
+            **self._figures(measured.figures),
         }
 
-    def _figures(self, figures: Figures | None) -> dict:
-        return {} if figures is None else evaluation_fields(figures, self._spec.metadata.get("teacher"))
+    def _in_force(self, model: ClickModel, **steps: Callable) -> dict:
+        return {"settings_in_force": settings_in_force(model, steps, self._comm)}
 
-    def _benchmark_record(
-        self,
-        mode: str,
-        global_batch_size: int,
-        measured: benchmark.Measurement,
-        usable_rows: int,
-        notes: list[str],
-        skipped: int,
-    ) -> Record:
-        times = measured.times
-        return Record(
-            **self._facts(mode, global_batch_size),
-            samples_per_sec=times.samples_per_sec,
-            step_ms=times.step_ms,
-            step_times_ms=times.step_times_ms,
-            measured_seconds=measured.seconds,
-            rank_step_ms=times.rank_step_ms,
-            input_wait_share=times.input_wait_share,
-            warmup_steps=times.warmup_steps,
-            measured_steps=times.measured_steps,
-            # Ranks that agreed on how many take so many seconds asked for just those.
-            requested_steps=self._known_steps() or times.warmup_steps + times.measured_steps,
-            distinct_rows=min(measured.rows, usable_rows),
-            passes=measured.rows / usable_rows,
-            loss=measured.loss,
-            wire_bytes=measured.wire_bytes,
-            alltoall_bytes=measured.alltoall_bytes,
-            predicted_alltoall_bytes=predicted_alltoall_bytes(self._config, self._comm, self._spec, self._placement),
-            **self._figures(measured.figures),
-            notes=(*notes, *_skipped_note(skipped)),
-        )
-
-    def _finish(self, record: Record) -> Record:
-        """Adds what only the end knows, writes `result.json` and prints the table, on rank 0 alone."""
-        peaks = tuple(self._comm.allgather_object(machine.peak_memory_bytes()))
-        record = dataclasses.replace(record, peak_memory_bytes=peaks)
-
-        def report() -> None:
-            if self._comm.rank == 0:
-                record.write_json(os.path.join(self._config.output.results_dir, "result.json"))
-                print("\n" + render_table(record), end="", flush=True)
-
-        agree(self._comm, report)
-        return record
+    def _finish(self, **fields) -> Record:
+        config, comm = self._config, self._comm
+        ran = run_fields(config, comm, self._surroundings, self._spec, self._environment)
+        return finish(Record(**ran, **fields), config, comm)
 
     def _weights_note(self) -> tuple[str, ...]:
         return () if self._config.mode.use_checkpoint else ("Untrained weights: --use_checkpoint was not given.",)
@@ -382,9 +369,3 @@ class Experiment:
             for name, count in ids_cut.items()
             if count
         ]
-
-
-def _skipped_note(skipped: int) -> tuple[str, ...]:
-    if not skipped:
-        return ()
-    return (f"{skipped} {'step was' if skipped == 1 else 'steps were'} skipped: a gradient was not finite.",)

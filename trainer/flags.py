@@ -134,6 +134,8 @@ def _define(values: flags.FlagValues) -> None:
     )
     integer("checkpoint_every_steps", "Save this often, besides after each epoch.")
     integer("log_every_steps", "Steps between log points.")
+    integer("evals_per_epoch", "Evaluations in each epoch, evenly placed, the last at its end.")
+    number("target_map12", "End training when an evaluation finds MAP@12 of at least this.")
 
     switch("evaluate", "Evaluate instead of training.")
     switch("benchmark", "Measure throughput of training, or with --evaluate of evaluation.")
@@ -152,6 +154,16 @@ def _define(values: flags.FlagValues) -> None:
     switch("fp16_compression", "Send gradients between ranks as float16.")
     choice("table_reduction", "How gradients of tables are summed over ranks.")
     integer("intra_op_threads", "Threads of one operation; by default the CPUs of the rank.")
+    switch(
+        "deterministic",
+        "Have TensorFlow use only operations that give the same bits in every run; HOROVOD_AUTOTUNE is refused.",
+    )
+    switch("tf32", "On GPUs: float32 products as TF32 ones, where the GPU has them.")
+    choice(
+        "gpu_allocator",
+        "GPU memory, taken as it is needed: by TensorFlow's own allocator (growth) or the driver's (async).",
+    )
+    integer("l2_fetch_granularity", "On GPUs: bytes that the L2 cache fetches at once; 0 leaves it to the driver.")
 
 
 def parse(arguments: Sequence[str]) -> RunConfig:

@@ -54,6 +54,18 @@ class Record:
     wire_bytes        bytes that rank 0 handed to collectives in the last training step
     alltoall_bytes, predicted_alltoall_bytes   those handed to alltoall, and what the placement of tables predicted
     auc_margin_share, map_margin_share   on generated data: AUC - 0.5 and MAP@12 - chance, as shares of the teacher's
+    ended_by          of training: "steps" for its last step, "target" for an evaluation that reached it, "signal"
+    evaluations       of training, one for each evaluation on the way, in order: step, epoch (a float), train_seconds
+                      until then, map_at_12, auc, log_loss
+    train_seconds     of all training steps of this run, the first one's compilation included, evaluations and
+                      checkpoints not
+    eval_samples_per_sec   rows per second over all ranks of the last evaluation, metrics included; where there was but
+                      one, its compilation too
+    target_map12      MAP@12 at which training was to end
+    steps_to_target, seconds_to_target   steps, and train_seconds, before the first evaluation that reached the target;
+                      None if none did, the second also of a run that was resumed
+    settings_in_force what the objects that ran show of precision, compilation and ranks; see trainer.settings_in_force
+    trained           whether the weights after the run are others than those before it
     peak_memory_bytes each rank's largest resident memory
     config            the full configuration
     notes             what a reader of the figures must know, such as why the run ended early
@@ -91,6 +103,15 @@ class Record:
     map_margin_share: float | None = None
     displays: int | None = None
     displays_without_click: int | None = None
+    ended_by: str | None = None
+    evaluations: tuple[Mapping[str, Any], ...] | None = None
+    train_seconds: float | None = None
+    eval_samples_per_sec: float | None = None
+    target_map12: float | None = None
+    steps_to_target: int | None = None
+    seconds_to_target: float | None = None
+    settings_in_force: Mapping[str, Any] | None = None
+    trained: bool | None = None
     peak_memory_bytes: tuple[int, ...] | None = None
     notes: tuple[str, ...] = ()
 
@@ -212,6 +233,10 @@ def _rows(record: Record) -> list[tuple[str, Any, int, str]]:
         ("calibration", record.calibration, 6, ""),
         ("displays with a click", record.displays, 0, ""),
         ("displays without a click", record.displays_without_click, 0, ""),
+        ("time in training steps", record.train_seconds, 2, "s"),
+        ("to the target, steps", record.steps_to_target, 0, "steps"),
+        ("to the target, time in them", record.seconds_to_target, 2, "s"),
+        ("last evaluation", record.eval_samples_per_sec, 1, "samples/s"),
         ("peak memory, highest rank", max(peaks) / 2**20 if peaks else None, 0, "MiB"),
     ]
 

@@ -22,6 +22,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "amp_dtype": ("float16", "bfloat16"),
     "affinity": AFFINITY_MODES,
     "table_reduction": ("auto", "gather", "allreduce"),
+    "gpu_allocator": ("growth", "async"),
 }
 
 _AT_LEAST = {
@@ -46,6 +47,7 @@ _AT_LEAST = {
     "decay_steps": 0,
     "checkpoint_every_steps": 1,
     "log_every_steps": 1,
+    "evals_per_epoch": 1,
     "intra_op_threads": 1,
     "benchmark_warmup_steps": 0,
     "benchmark_steps": 1,
@@ -77,6 +79,7 @@ def check(settings: Mapping[str, Any], given: Collection[str]) -> None:
     _check_each(settings)
     _check_model(settings, given)
     _check_generated_data(settings)
+    _check_target(settings)
     if settings["benchmark"] and settings["benchmark_warmup_steps"] >= settings["benchmark_steps"]:
         raise InputError(
             f"--benchmark_warmup_steps {settings['benchmark_warmup_steps']} leaves nothing to measure of "
@@ -112,6 +115,10 @@ def _check_each(settings: Mapping[str, Any]) -> None:
         refuse("benchmark_seconds", "a finite number above 0")
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}", settings["benchmark_name"]):
         refuse("benchmark_name", "1 to 100 letters, digits or ._+-, the first one of the former two")
+    if settings["target_map12"] is not None and not 0 < settings["target_map12"] <= 1:
+        refuse("target_map12", "above 0 and at most 1")
+    if settings["l2_fetch_granularity"] not in (0, 32, 64, 128):
+        refuse("l2_fetch_granularity", "32, 64 or 128, or 0 to leave it to the driver")
     if settings["deep_warmup_epochs"] == float("inf"):
         refuse("deep_warmup_epochs", "finite")
     exponent = settings["synthetic_dataset_power_law_exponent"]
@@ -131,6 +138,22 @@ def _check_each(settings: Mapping[str, Any]) -> None:
     log = os.path.normpath(settings["log_filename"])  # "." for an empty one
     if log in (".", "..", "result.json") or re.fullmatch(r"rank-\d+\.log", log):
         refuse("log_filename", "a file name other than result.json and rank-N.log")
+
+
+def _check_target(settings: Mapping[str, Any]) -> None:
+    """Refuses a target that no evaluation could reach."""
+    if settings["target_map12"] is None:
+        return
+    for name, why in (
+        ("evaluate", "which trains nothing"),
+        ("benchmark", "which evaluates nothing on the way"),
+        ("disable_map_calculation", "which leaves MAP@12 out"),
+    ):
+        if settings[name]:
+            raise InputError(
+                f"--target_map12={settings['target_map12']:g} ends training, and does not go with --{name}, {why}: "
+                "leave one of them out"
+            )
 
 
 def _check_model(settings: Mapping[str, Any], given: Collection[str]) -> None:

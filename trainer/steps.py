@@ -33,7 +33,7 @@ def make_train_step(
     seed: int,
     xla: bool = False,
 ) -> tf.types.experimental.PolymorphicFunction:
-    """Makes `train_step(batch, signals, step) -> figures`.
+    """Makes `train_step(batch, signals, step) -> figures`, with its `dense_part` as an attribute.
 
     The batch has this rank's rows of a global batch: `ids` (rows, hotness), `numerical` (rows, n), `labels` (rows,).
     The loss is the sum of the rows' cross-entropies over `global_batch_size`, so ranks whose local batches differ by a
@@ -127,6 +127,7 @@ def make_train_step(
             applied = apply(dense_gradients, slices)
         return {"loss": extras[0], "signals": extras[1 : 1 + signals.shape[0]], "skipped": 1.0 - applied, **sent}
 
+    train_step.dense_part = dense_part  # so that a record can say what of it was compiled
     return train_step
 
 
@@ -140,7 +141,10 @@ def _update_loss_scale(state: TrainState, finite: tf.Tensor) -> None:
 
 
 def make_eval_step(model: ClickModel, *, xla: bool = False) -> tf.types.experimental.PolymorphicFunction:
-    """Makes `eval_step(batch) -> logits`: (rows,) float32, of every row of the local batch, padding included."""
+    """Makes `eval_step(batch) -> logits`: (rows,) float32, of every row of the local batch, padding included.
+
+    Like a training step it has its `dense_part` as an attribute.
+    """
     no_seed = tf.zeros((2,), tf.int32)
 
     @tf.function(jit_compile=xla, autograph=False)
@@ -152,4 +156,5 @@ def make_eval_step(model: ClickModel, *, xla: bool = False) -> tf.types.experime
     def eval_step(batch: Batch):
         return dense_part(model.embed(batch["ids"]), batch["numerical"])
 
+    eval_step.dense_part = dense_part
     return eval_step

@@ -4,7 +4,7 @@ import dataclasses
 import math
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -14,8 +14,12 @@ from data.input_pipeline import BatchStream, blank_batch
 from trainer.agreement import agree
 from trainer.distributed import SingleProcess
 from trainer.evaluate import Figures
+from trainer.loss_watch import LossWatch
 from trainer.steps import FAILED, STOP
 from trainer.writers import NullWriter
+
+# How training ended, in Outcome.ended_by.
+BY_STEPS, BY_TARGET, BY_SIGNAL = "steps", "target", "signal"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,19 +30,50 @@ class Outcome:
       step: steps done, those before a restored checkpoint included.
       loss: the last step's, over all ranks; NaN if there was no step.
       figures: the last evaluation; None if training was stopped before one.
-      stopped: whether a signal ended it before its last step.
+      ended_by: "steps" for its last step, "target" for an evaluation that reached the target, "signal".
       steps: steps done in this run.
       timed_steps: those of them that `seconds` is of: all but the first, unless it is the only one.
       seconds: time in steps, without evaluations and checkpoints.
+      train_seconds: the same of all steps of this run, the first one's compilation included.
+      evaluations: those of this run, in order.
     """
 
     step: int
     loss: float
     figures: Figures | None
-    stopped: bool
+    ended_by: str
     steps: int
     timed_steps: int
     seconds: float
+    train_seconds: float
+    evaluations: tuple["Evaluation", ...]
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a signal ended it before its last step."""
+        return self.ended_by == BY_SIGNAL
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+    """An evaluation on the way.
+
+    Attributes:
+      step: steps done before it.
+      train_seconds: of the steps of this run until then; see Outcome.
+      seconds: that it took.
+      figures: what it found.
+    """
+
+    step: int
+    train_seconds: float
+    seconds: float
+    figures: Figures
+
+    @property
+    def samples_per_sec(self) -> float:
+        """Rows over all ranks a second, metrics included."""
+        return self.figures.rows / self.seconds if self.seconds else math.nan
 
 
 class StopSignal:
@@ -95,6 +130,37 @@ class SignalledBatches:
         agree(comm, report)
 
 
+def evaluates_after(step: int, *, steps_per_epoch: int, evals_per_epoch: int) -> bool:
+    """Whether there is an evaluation after so many steps: N in an epoch, evenly placed, the last at its end.
+
+    Step s of an epoch of E steps has one where s N / E passes a whole number, so every run has them at the same steps.
+    """
+    return step * evals_per_epoch // steps_per_epoch > (step - 1) * evals_per_epoch // steps_per_epoch
+
+
+def check_evaluations(evals_per_epoch: int, steps_per_epoch: int) -> None:
+    """Refuses more evaluations than steps with InputError; every rank comes to the same verdict."""
+    if evals_per_epoch > steps_per_epoch:
+        raise InputError(
+            f"--evals_per_epoch={evals_per_epoch} with {steps_per_epoch} steps in an epoch: give at most "
+            f"{steps_per_epoch}, or lower --global_batch_size"
+        )
+
+
+def reaches(figures: Figures, target_map12: float | None, comm: SingleProcess) -> bool:
+    """Whether an evaluation is as good as the target, on all ranks, which must all call it.
+
+    Raises:
+      RuntimeError: ranks have different figures, and would not all stop.
+    """
+    if target_map12 is None or figures.map_at_12 is None:
+        return False
+    found = comm.allgather_object(figures.map_at_12)
+    if len(set(map(repr, found))) > 1:
+        raise RuntimeError(f"ranks disagree on MAP@12: {found}")
+    return figures.map_at_12 >= target_map12
+
+
 def train(
     *,
     comm: SingleProcess,
@@ -110,10 +176,13 @@ def train(
     save: Callable[[int], None],
     stop_requested: Callable[[], bool],
     learning_rate_flags: str,
+    describe_batch: Callable[[Mapping[str, tf.Tensor]], str],
     writer: NullWriter,
+    evals_per_epoch: int = 1,
+    target_map12: float | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Outcome:
-    """Trains from `first_step` to `last_step`, evaluating and saving after every epoch and at the end.
+    """Trains from `first_step` to `last_step`, evaluating on the way, and saving after every epoch and at the end.
 
     Args:
       comm: the ranks.
@@ -127,69 +196,87 @@ def train(
       save: saves the state after the given number of steps; all ranks call it.
       stop_requested: whether this process was asked to end.
       learning_rate_flags: what to lower where the loss is not finite.
+      describe_batch: what is remarkable about a batch of this rank, for the same message.
       writer: takes figures at log points and after evaluations.
+      evals_per_epoch: evaluations in each epoch; see `evaluates_after`. One more follows the last step.
+      target_map12: MAP@12 at which training ends.
       clock: seconds, for throughput.
 
     Raises:
       InputError: bad values in the data or a loss that is not finite, on every rank.
     """
-    loss, figures, stopped = math.nan, None, False
+    loss, figures, ended_by = math.nan, None, BY_STEPS
     seconds, logged_seconds, logged_step, timed_from = 0.0, 0.0, first_step, first_step
-    pending: tf.Tensor | None = None
+    earlier_seconds = 0.0  # those that `seconds` leaves out
+    evaluations: list[Evaluation] = []
+    watch = LossWatch(learning_rate_flags, describe_batch)
+    pending: Mapping[str, tf.Tensor] | None = None
     step = first_step
+
+    def evaluate_now() -> Figures:
+        began = clock()
+        found = evaluate()
+        evaluations.append(Evaluation(step, earlier_seconds + seconds, clock() - began, found))
+        writer.write(step, validation_figures(found))
+        return found
+
     started = clock()
-    while step < last_step and not stopped:
+    while step < last_step and ended_by == BY_STEPS:
         batch = batches.next()
         signals = np.zeros(2, np.float32)
         signals[STOP], signals[FAILED] = stop_requested(), batches.error is not None
         out = train_step(batch, tf.constant(signals), tf.constant(step))
         step += 1
+        watch.saw(step, batch)
         writer.step_done()
         epoch_ends = step % steps_per_epoch == 0
+        ends = step == last_step
+        evaluates = ends or evaluates_after(step, steps_per_epoch=steps_per_epoch, evals_per_epoch=evals_per_epoch)
         saves = checkpoint_every_steps is not None and step % checkpoint_every_steps == 0
         logs = step % log_every_steps == 0
-        pauses = epoch_ends or saves or logs or step == last_step
+        pauses = evaluates or epoch_ends or saves or logs
         # Reading a step's signals waits for that step. Elsewhere those of the step before are read, which the device
         # has done by now; every rank reads the same values at the same step, so all stop at the same one.
-        seen = out["signals"] if pauses or pending is None else pending
-        pending = out["signals"]
-        batches.raise_together(seen.numpy(), comm)
+        seen = (out if pauses or pending is None else pending)["signals"].numpy()
+        batches.raise_together(seen, comm)
+        # A loss is summed over ranks, so all of them find the same; and before anything is saved.
+        if pending is not None:
+            watch.check(step - 1, pending)
+        pending = out
         # A rank that is alone need not wait for the others to have heard of it.
-        stopped = bool(seen.numpy()[STOP]) or (comm.size == 1 and stop_requested())
-        if pauses or stopped:
-            loss = float(out["loss"])
-            if not math.isfinite(loss) and not float(out["skipped"]):
-                # Summed over ranks, so all of them come here; and before anything is saved.
-                raise InputError(
-                    f"the loss of step {step} is {loss}: lower {learning_rate_flags}, or look for extreme numerical "
-                    "features in the data"
-                )
+        if bool(seen[STOP]) or (comm.size == 1 and stop_requested()):
+            ended_by = BY_SIGNAL
+        if pauses or ended_by == BY_SIGNAL:
+            loss = watch.check(step, out)
         now = clock()
         seconds += now - started
-        if logs or epoch_ends or step == last_step:
+        if logs or epoch_ends or ends:
             rows = (step - logged_step) * global_batch_size
             writer.write(step, {"loss": loss, "batch_samplesps": rows / max(seconds - logged_seconds, 1e-9)})
             logged_seconds, logged_step = seconds, step
-        if (epoch_ends or step == last_step) and not stopped:
-            figures = evaluate()
-            writer.write(step, validation_figures(figures))
-        if saves or epoch_ends or step == last_step or stopped:
+        if evaluates and ended_by == BY_STEPS:
+            figures = evaluate_now()
+            if reaches(figures, target_map12, comm):
+                ended_by = BY_TARGET
+        if saves or epoch_ends or ends or ended_by != BY_STEPS:
             save(step)
-        if step == first_step + 1 < last_step and not stopped:
+        if step == first_step + 1 < last_step and ended_by == BY_STEPS:
             # The first step traces and compiles: its time says nothing of those that follow.
+            earlier_seconds = seconds
             seconds, logged_seconds, logged_step, timed_from = 0.0, 0.0, step, step
         started = clock()
-    if figures is None and not stopped:
-        figures = evaluate()  # a restored run that had nothing left to do
-        writer.write(step, validation_figures(figures))
+    if figures is None and ended_by == BY_STEPS:
+        figures = evaluate_now()  # a restored run that had nothing left to do
     return Outcome(
         step=step,
         loss=loss,
         figures=figures,
-        stopped=stopped,
+        ended_by=ended_by,
         seconds=seconds,
         steps=step - first_step,
         timed_steps=step - timed_from,
+        train_seconds=earlier_seconds + seconds,
+        evaluations=tuple(evaluations),
     )
 
 

@@ -104,12 +104,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     try:
         said = work(parser.parse_args(arguments))
+    except SystemExit:  # --help has printed and ends the program
+        command_line.say("", end="")
+        raise
     except InputError as error:
         print(error, file=sys.stderr)
         return 2
-    if said:  # other ranks than the first have nothing to say
-        print(said, flush=True)
-    return 0
+    return command_line.say(said) if said else 0  # other ranks than the first have nothing to say
 
 
 def _run(settings: Settings, comm, given: argparse.Namespace) -> str:

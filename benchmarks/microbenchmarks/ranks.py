@@ -17,13 +17,13 @@ def connect(settings: Settings) -> Any:
     """Brings TensorFlow in the settings' precision and joins the other ranks.
 
     Raises:
-      InputError: Horovod cannot be used, or the device has no such precision.
+      InputError: Horovod cannot be used, the device has no such precision, or several ranks see the same GPUs.
     """
     from trainer import runtime
     from trainer.config import DeviceConfig
 
-    device = DeviceConfig(cpu=settings.cpu)
-    tf = runtime.import_tensorflow(device)
+    device = DeviceConfig(cpu=settings.cpu, tf32=settings.precision == "tf32")
+    runtime.import_tensorflow(device)
     from trainer import affinity, distributed
     from trainer.cpu_topology import read_topology
 
@@ -31,16 +31,18 @@ def connect(settings: Settings) -> Any:
     use_gpu = runtime.has_gpu()
     if settings.precision == "tf32" and not use_gpu:
         raise InputError(f"{settings.name}: precision tf32 needs a GPU, and there is none; give fp32")
-    tf.config.experimental.enable_tensor_float_32_execution(settings.precision == "tf32")
     own = affinity.neighbourhood(local_rank=comm.local_rank, use_gpu=use_gpu)
-    planned = affinity.plan(
+    runtime.check_own_gpu(local_size=comm.local_size)
+    planned = affinity.foresee(
         _AFFINITY,
         local_rank=comm.local_rank,
         local_size=comm.local_size,
-        allowed_cpus=own.cpus,
+        own=own.cpus,
+        use_gpu=use_gpu,
         topology=read_topology(),
     )
-    runtime.configure(device, threads=len(planned.cpus))
+    for warning in runtime.configure(device, threads=len(planned.cpus)).warnings:
+        print(f"benchmarks.microbenchmarks: warning: {warning}", file=sys.stderr, flush=True)
     if comm.size > 1:
         affinity.apply(_AFFINITY, local_rank=comm.local_rank, local_size=comm.local_size, use_gpu=use_gpu)
     return comm

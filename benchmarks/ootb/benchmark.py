@@ -21,7 +21,8 @@ from trainer.benchmark import Measurement
 from trainer.config import RunConfig
 from trainer.dataset import open_spec
 from trainer.distributed import SingleProcess
-from trainer.records import Identity, Record, render_table
+from trainer.record_fields import benchmark_fields, finish, run_fields, skipped_note
+from trainer.records import Record
 from trainer.runtime import Surroundings
 from trainer.writers import NullWriter
 
@@ -188,52 +189,12 @@ def _finish(
     skipped: int,
 ) -> Record:
     """Writes the record and prints its table, on rank 0 alone."""
-    mode, times = config.mode, measured.times
-    notes = []
-    if mode.evaluate:
-        notes.append("Untrained weights, and no metrics.")
-    if skipped:
-        notes.append(f"{skipped} {'step was' if skipped == 1 else 'steps were'} skipped: a gradient was not finite.")
-    steps = times.warmup_steps + times.measured_steps
-    record = Record(
-        identity=Identity(
-            model=config.model.model,
-            mode="inference" if mode.evaluate else "training",
-            config=mode.benchmark_name,
-            implementation="ootb",
-        ),
-        environment=environment,
-        config=config.flat(),
-        world_size=comm.size,
-        device=surroundings.device.description,
-        precision=config.device.precision,
-        global_batch_size=config.training.eval_batch_size if mode.evaluate else config.training.global_batch_size,
-        data_source="generated" if "teacher" in spec.metadata else "real",
-        samples_per_sec=times.samples_per_sec,
-        step_ms=times.step_ms,
-        step_times_ms=times.step_times_ms,
-        measured_seconds=measured.seconds,
-        rank_step_ms=times.rank_step_ms,
-        # No callback of Keras says when a step has its input.
-        input_wait_share=None if comm.size == 1 else times.input_wait_share,
-        warmup_steps=times.warmup_steps,
-        measured_steps=times.measured_steps,
-        requested_steps=mode.benchmark_steps if mode.benchmark_seconds is None else steps,
-        distinct_rows=min(measured.rows, usable_rows),
-        passes=measured.rows / usable_rows,
-        loss=measured.loss,
-        wire_bytes=measured.wire_bytes,
-        peak_memory_bytes=tuple(comm.allgather_object(machine.peak_memory_bytes())),
-        notes=tuple(notes),
-    )
-
-    def report() -> None:
-        if comm.rank == 0:
-            record.write_json(os.path.join(config.output.results_dir, "result.json"))
-            print("\n" + render_table(record), end="", flush=True)
-
-    agree(comm, report)
-    return record
+    fields = benchmark_fields(measured, config.mode, usable_rows=usable_rows)
+    if comm.size == 1:
+        fields["input_wait_share"] = None  # no callback of Keras says when a step has its input
+    untrained = ("Untrained weights, and no metrics.",) if config.mode.evaluate else ()
+    ran = run_fields(config, comm, surroundings, spec, environment, implementation="ootb")
+    return finish(Record(**ran, **fields, notes=(*untrained, *skipped_note(skipped))), config, comm)
 
 
 def _first_line(config: RunConfig, comm: SingleProcess, surroundings: Surroundings) -> str:
@@ -245,7 +206,7 @@ def _first_line(config: RunConfig, comm: SingleProcess, surroundings: Surroundin
         f"benchmark of {'evaluation' if mode.evaluate else 'training'} out of the box, {config.model.model}",
         f"Keras {keras.__version__}, {by if comm.size == 1 else 'a loop with Horovod'}",
         surroundings.device.description,
-        device.precision + (", XLA" if device.xla else ""),
+        surroundings.device.describe_precision(device.precision) + (", XLA" if device.xla else ""),
         f"{comm.size} rank{'s' if comm.size > 1 else ''} ({comm.description})",
         f"batch {batch} global",
     ]

@@ -7,8 +7,8 @@
     python -m benchmarks.report bundle --verify FILE.tar.gz
 
 DIR has the suite's records.jsonl, or FAMBench's *.log files. Lines and files that are bad are named on stderr and the
-good ones shown; the exit code is 1 then. It is also 1 where compare finds a cell slower than --threshold, or --verify a
-file that differs; 2 for bad input; 0 otherwise.
+good ones shown; the exit code is 1 then. It is also 1 where compare finds a cell slower than --threshold, or one that A
+scored and B did not, or --verify a file that differs; 2 for bad input; 0 otherwise.
 """
 
 import argparse
@@ -68,7 +68,9 @@ def _parser() -> command_line.Parser:
     both = commands.add_parser("compare", help="one system or implementation over another", allow_abbrev=False)
     both.add_argument("paths", nargs="+", metavar="DIR_OR_FILE", help="A and B, or one with --implementations")
     both.add_argument("--implementations", metavar="A,B", help="compares these two within one table")
-    both.add_argument("--threshold", type=float, metavar="R", help="exit code 1 if B / A is below R in some row")
+    both.add_argument(
+        "--threshold", type=float, metavar="R", help="exit code 1 if B / A is below R in a row, or B lacks one"
+    )
     both.add_argument("--format", choices=_COMPARED, default="text")
     both.set_defaults(work=_compare)
     for command in (show, both):
@@ -116,6 +118,7 @@ def _compare(parsed: argparse.Namespace) -> tuple[str, list[str]]:
             f"({row.ratio.low:.3f} to {row.ratio.high:.3f})"
             for row in comparison.slower_than(threshold)
         ]
+        problems += [f"nothing to hold against {threshold:g}: {line}" for line in comparison.lost]
     return _given(_COMPARED[parsed.format](comparison), parsed.output), problems
 
 

@@ -30,6 +30,7 @@ class Comparison:
       by_implementation: whether the sides are implementations of one table.
       rows: sorted.
       left_out: a line for each cell that is not compared, and why.
+      lost: those of them that are of cells which A scored.
       machines_differ: how the machines differ, one line; "" if they do not, or are not known.
     """
 
@@ -38,6 +39,7 @@ class Comparison:
     by_implementation: bool
     rows: Sequence[Compared]
     left_out: Sequence[str]
+    lost: Sequence[str]
     machines_differ: str = ""
 
     def slower_than(self, threshold: float) -> list[Compared]:
@@ -117,15 +119,17 @@ def _compare(
         for row in rows:
             side.setdefault(key(row.cell), {})[row.cell.version] = row
         sides.append(side)
-    found, left_out = [], []
+    found, left_out, lost = [], [], []
     for name, mine, other, theirs in ((name_a, sides[0], name_b, sides[1]), (name_b, sides[1], name_a, sides[0])):
         for same_but_version, versions in mine.items():
             there = theirs.get(same_but_version, {})
             reason = f"a score in {name}, none in {other}"
             if there:
                 reason = f"version {', '.join(sorted(there))} in {other}, and versions are not compared"
-            lost = [row.cell for version, row in versions.items() if version not in there]
-            left_out += [(order(cell), f"{describe(cell)}: {reason}") for cell in lost]
+            alone = [row.cell for version, row in versions.items() if version not in there]
+            lines = [(order(cell), f"{describe(cell)}: {reason}") for cell in alone]
+            left_out += lines
+            lost += lines if mine is sides[0] else []
     for same_but_version, versions in sides[0].items():
         for version, a in versions.items():
             b = sides[1].get(same_but_version, {}).get(version)
@@ -134,6 +138,7 @@ def _compare(
             if a.units != b.units:
                 reason = f"{a.units} in {name_a} and {b.units} in {name_b}"
                 left_out.append((order(b.cell), f"{describe(b.cell)}: {reason}"))
+                lost.append(left_out[-1])
                 continue
             paired = same_machine and interleaved(a.repeats, b.repeats)
             found.append(Compared(a, b, ratio(a.scores, b.scores, paired=paired)))
@@ -144,7 +149,8 @@ def _compare(
             "both must have scores of the same benchmarks, batch sizes, ranks and precisions"
         )
     found.sort(key=lambda compared: order(compared.b.cell))
-    return Comparison(name_a, name_b, False, found, [line for _, line in sorted(left_out)])
+    lines = ([line for _, line in sorted(some)] for some in (left_out, lost))
+    return Comparison(name_a, name_b, False, found, *lines)
 
 
 def _time(text: str) -> datetime | None:

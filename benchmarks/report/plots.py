@@ -1,53 +1,16 @@
-"""Plots of a summary as SVG that stands in a page: its colour of text is the page's, and no name in it is markup.
+"""Plots of a summary."""
 
-matplotlib is imported when something is drawn: tables do not need it.
-"""
-
-import hashlib
-import html
-import importlib.util
-import io
-import itertools
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from benchmarks.report import drawing
+from benchmarks.report.drawing import Plot
 from benchmarks.report.roofline import Roofline, rooflines
 from benchmarks.report.rows import Row
 from benchmarks.report.scaling import Step, scaling_steps
 from benchmarks.report.tables import number
 from benchmarks.suite.results import Cell
-
-# Okabe and Ito's colours that hold on white and on black alike; lines differ in marker and dashes, too.
-_COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
-_MARKERS = ("o", "s", "^", "D", "v", "P")
-_DASHES = ("-", "--", "-.", ":")
-# A colour that nothing is drawn in but what shall have the page's own.
-_INK = "#010203"
-
-_STYLE = {
-    **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), _INK),
-    **{"axes.grid": True, "grid.color": "#808080", "grid.alpha": 0.35, "grid.linewidth": 0.6},
-    **{"axes.spines.top": False, "axes.spines.right": False, "font.size": 10, "legend.frameon": False},
-    # Text stays text: it can be read aloud, searched and copied. Names may have dollar signs.
-    **{"svg.fonttype": "none", "text.parse_math": False, "legend.fontsize": 9, "axes.titlesize": 10},
-}
-
-
-@dataclass(frozen=True)
-class Plot:
-    """A picture: `svg` is an element to be put into a page; `text` says what it shows to who does not see it."""
-
-    title: str
-    text: str
-    svg: str
-
-
-def can_draw() -> bool:
-    """Whether matplotlib is installed."""
-    return importlib.util.find_spec("matplotlib") is not None
 
 
 def batch_size_plots(rows: Sequence[Row]) -> list[Plot]:
@@ -63,7 +26,7 @@ def batch_size_plots(rows: Sequence[Row]) -> list[Plot]:
         if max(len({row.cell.batch_size for row in found}) for found in lines.values()) < 2:
             continue
         title = f"{model} {mode}, {config}: against batch size"
-        plots.append(Plot(title, _batch_text(lines, units), _draw(title, partial(_batch_size_figure, lines, units))))
+        plots.append(drawing.plot(title, _batch_text(lines, units), partial(_batch_size_figure, lines, units)))
     return plots
 
 
@@ -82,7 +45,7 @@ def scaling_plots(rows: Sequence[Row]) -> list[Plot]:
             f"efficiency {step.efficiency:.0%}"
             for step in steps
         ]
-        plots.append(Plot(title, "; ".join(said) + ".", _draw(title, partial(_scaling_figure, steps))))
+        plots.append(drawing.plot(title, "; ".join(said) + ".", partial(_scaling_figure, steps)))
     return plots
 
 
@@ -99,14 +62,14 @@ def roofline_plots(rows: Sequence[Row]) -> list[Plot]:
                 for point in roofline.points
             )
         )  # fmt: skip
-        plots.append(Plot(title, text.strip(), _draw(title, partial(_roofline_figure, roofline))))
+        plots.append(drawing.plot(title, text.strip(), partial(_roofline_figure, roofline)))
     return plots
 
 
 def _batch_size_figure(lines: Mapping[str, Sequence[Row]], units: str) -> Any:
-    figure = _figure(9.0, 3.4)
+    figure = drawing.figure(9.0, 3.4)
     left, right = figure.subplots(1, 2)
-    for (name, found), look in zip(lines.items(), _looks(), strict=False):
+    for (name, found), look in zip(lines.items(), drawing.looks(), strict=False):
         sizes = [row.cell.batch_size for row in found]
         scores = [row.score for row in found]
         left.plot(sizes, scores, **look)
@@ -116,7 +79,7 @@ def _batch_size_figure(lines: Mapping[str, Sequence[Row]], units: str) -> Any:
         right.plot([size for size, _ in timed], [p95_ms for _, p95_ms in timed], label=f" {name}", **look)
     limits = {row.latency_limit_ms for found in lines.values() for row in found if row.latency_limit_ms is not None}
     for limit in sorted(limits):
-        right.axhline(limit, color=_INK, linestyle=":", linewidth=1, label=f"limit {limit:g} ms")
+        right.axhline(limit, color=drawing.INK, linestyle=":", linewidth=1, label=f"limit {limit:g} ms")
     sizes = sorted({row.cell.batch_size for found in lines.values() for row in found})
     for axes, label in ((left, units), (right, "p95 latency, ms")):
         axes.set_xscale("log", base=2)
@@ -130,14 +93,14 @@ def _batch_size_figure(lines: Mapping[str, Sequence[Row]], units: str) -> Any:
 
 
 def _scaling_figure(steps: Sequence[Step]) -> Any:
-    figure = _figure(6.0, 3.4)
+    figure = drawing.figure(6.0, 3.4)
     axes = figure.subplots()
     lines: dict[str, list[Step]] = {}
     for step in steps:
         lines.setdefault(_scaling_line(step), []).append(step)
     ranks = [1, *sorted({step.cell.world_size for step in steps})]
-    axes.plot(ranks, ranks, color=_INK, linestyle=":", linewidth=1, label="ideal")
-    for (name, found), look in zip(lines.items(), _looks(), strict=False):
+    axes.plot(ranks, ranks, color=drawing.INK, linestyle=":", linewidth=1, label="ideal")
+    for (name, found), look in zip(lines.items(), drawing.looks(), strict=False):
         found = sorted(found, key=lambda step: step.cell.world_size)
         counts = [1, *(step.cell.world_size for step in found)]
         axes.plot(counts, [1, *(step.speed_up for step in found)], label=f" {name}", **look)
@@ -153,12 +116,12 @@ def _scaling_figure(steps: Sequence[Step]) -> Any:
 
 
 def _roofline_figure(roofline: Roofline) -> Any:
-    figure = _figure(8.0, 4.2)
+    figure = drawing.figure(8.0, 4.2)
     axes = figure.subplots()
     ridge = 1000 * roofline.compute.score / roofline.memory.score
     places = [point.intensity for point in roofline.points]
     low, high = min([ridge / 30, *places]) / 2, max([ridge * 30, *places]) * 2
-    axes.plot([low, ridge, high], [roofline.roof(at) for at in (low, ridge, high)], color=_INK, linewidth=1.5)
+    axes.plot([low, ridge, high], [roofline.roof(at) for at in (low, ridge, high)], color=drawing.INK, linewidth=1.5)
     axes.annotate(
         f"EmbeddingBag, {roofline.memory.score:.4g} GB/s", (low * 3, roofline.roof(low * 3)),
         xytext=(12, -4), textcoords="offset points", fontsize=9,
@@ -167,7 +130,7 @@ def _roofline_figure(roofline: Roofline) -> Any:
         f"GEMM, {roofline.compute.score:.4g} TF/s", (high, roofline.compute.score), xytext=(0, 5), ha="right",
         textcoords="offset points", fontsize=9,
     )  # fmt: skip
-    for point, look in zip(roofline.points, _looks(), strict=False):
+    for point, look in zip(roofline.points, drawing.looks(), strict=False):
         look |= {"linestyle": "none", "label": f" {_name(point.cell)}"}
         axes.plot([point.intensity], [point.tflops], **look)
     axes.set_xscale("log")
@@ -180,39 +143,6 @@ def _roofline_figure(roofline: Roofline) -> Any:
     if roofline.points:
         axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
     return figure
-
-
-def _figure(width: float, height: float) -> Any:
-    """An empty figure, sizes in inches."""
-    from matplotlib.figure import Figure
-
-    return Figure(figsize=(width, height), layout="constrained")
-
-
-def _draw(title: str, figure: Callable[[], Any]) -> str:
-    """The SVG element of what `figure` makes, the same text each time, with ids that no other plot of a page has."""
-    import matplotlib
-
-    with matplotlib.rc_context(_STYLE | {"svg.hashsalt": title}):
-        output = io.StringIO()
-        figure().savefig(output, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-    svg = output.getvalue()
-    svg = svg[svg.index("<svg") :]
-    svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", svg, flags=re.DOTALL)
-    prefix = "plot-" + hashlib.sha256(title.encode()).hexdigest()[:10] + "-"
-    svg = re.sub(r'((?: id=")|(?:href="#)|(?:url\(#))', lambda found: found[0] + prefix, svg)
-    label = html.escape(title, quote=True)
-    return svg.replace(_INK, "currentColor").replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
-
-
-def _looks() -> Iterator[dict[str, Any]]:
-    """Looks of lines, without end; the first 12 differ in two of color, marker and dashes."""
-    for place in itertools.count():
-        yield {
-            "color": _COLORS[place % len(_COLORS)],
-            "marker": _MARKERS[(place + place // len(_COLORS)) % len(_MARKERS)],
-            "linestyle": _DASHES[place % len(_DASHES)],
-        }
 
 
 def _batch_text(lines: Mapping[str, Sequence[Row]], units: str) -> str:

@@ -40,7 +40,7 @@ def of_cell(definition: Definition, cell: Cell, folder: str, hosts: str | None =
     else:
         given = settings(definition, batch_size=cell.batch_size, precision=cell.precision)
         program = of_settings(given, cell.implementation, folder)
-    return _launched([python(), *program], cell.world_size, hosts)
+    return on_ranks([python(), *program], cell.world_size, hosts)
 
 
 def python() -> str:
@@ -70,7 +70,12 @@ def environment(precision: str, environ: Mapping[str, str] = os.environ) -> dict
     return found
 
 
-def _launched(command: list[str], ranks: int, hosts: str | None) -> list[str]:
+def on_ranks(command: list[str], ranks: int, hosts: str | None = None) -> list[str]:
+    """A command on so many ranks: itself for one, else under horovodrun.
+
+    Raises:
+      InputError: several ranks and no horovodrun.
+    """
     if ranks == 1:
         return command
     beside = Path(sys.executable).parent / "horovodrun"

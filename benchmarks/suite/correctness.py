@@ -53,10 +53,12 @@ class Correctness:
     def _of_implementation(self, definition: Definition, cell: Cell) -> Check:
         correctness = definition.correctness
         given = check_settings(definition)
+        # What the run is called changes nothing of it: benchmarks that state the same check share it.
+        same = arguments({name: value for name, value in given.items() if name != "benchmark_name"})
         if correctness["check"] == REFERENCE:
-            return self._once((REFERENCE, *arguments(given)), lambda: self._reference(definition, given))
+            return self._once((REFERENCE, *same), lambda: self._reference(definition, given))
         if correctness["check"] == LOSS_BAND:
-            key = (LOSS_BAND, cell.implementation, *arguments(given), correctness["low"], correctness["high"])
+            key = (LOSS_BAND, cell.implementation, *same, correctness["low"], correctness["high"])
             return self._once(key, lambda: self._loss_band(definition, cell, given))
         raise ValueError(f"{definition.name}: nobody knows how to check '{correctness['check']}'")
 

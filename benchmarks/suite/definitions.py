@@ -7,7 +7,7 @@ A file states what is run and what it stands for:
   version, owner          of its meaning, and who answers questions
   stands_for              one sentence: which real work the figures speak of
   flags                   settings of main.py by name; of a microbenchmark its parameters
-  batch_sizes             rows over all ranks; of a collective bytes. The first one is that of --quick
+  batch_sizes             rows over all ranks; of a collective bytes. The first one is that of --quick with a name
   latency_limit_ms        what the 95th percentile of the step times may be; null for no limit
   world_sizes             numbers of ranks
   scaling                 null, or of several ranks: `implementations` and, of one rank, the batch sizes for `strong`
@@ -16,9 +16,11 @@ A file states what is run and what it stands for:
   needs                   null, or `gpus`: of each machine, and `machines`
   expected_memory         implementation -> MiB that a rank takes at the largest batch, or null
   correctness             check: loss_band (steps, low, high, flags), reference (flags) or own (a microbenchmark's)
-  quick, default          whether it is in these selections
+  quick, default          null, or what of it is in this selection: implementation -> batch sizes; the selection has
+                          these at one rank, and `default` has what `scaling` states of these implementations, too
 
-Every key must be there and no other may. What a version means is kept as a hash, see benchmarks.suite.meanings.
+Every key must be there and no other may. What a version means is kept as a hash, see benchmarks.suite.meanings. What
+is in no selection is run by its name.
 """
 
 import dataclasses
@@ -40,6 +42,8 @@ OOTB, OPTIMIZED, MICRO = "ootb", "optimized", "micro"
 TRAINING, INFERENCE = "training", "inference"
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 STRONG, WEAK = SCALINGS[1:]
+QUICK, DEFAULT = SELECTIONS = ("quick", "default")
+"""Selections that the files state, which are keys of theirs."""
 LOSS_BAND, REFERENCE, OWN = "loss_band", "reference", "own"
 _CHECK_KEYS = {LOSS_BAND: {"steps", "low", "high", "flags"}, REFERENCE: {"flags"}, OWN: set()}
 
@@ -64,12 +68,16 @@ class Definition:
     needs: Mapping[str, int] | None
     expected_memory: Mapping[str, int] | None
     correctness: Mapping[str, Any]
-    quick: bool
-    default: bool
+    quick: Mapping[str, Sequence[int]] | None
+    default: Mapping[str, Sequence[int]] | None
 
     @property
     def name(self) -> str:
         return f"{self.model}-{self.mode}-{self.config}"
+
+    def stated(self, selection: str) -> Mapping[str, Sequence[int]]:
+        """What of it is in one of SELECTIONS: implementation -> batch sizes; empty if nothing is."""
+        return getattr(self, selection) or {}
 
     @property
     def is_micro(self) -> bool:
@@ -150,7 +158,10 @@ def _some_of(allowed: Sequence[str]) -> tuple[str, Callable[[Any], bool]]:
 
 _TEXT = ("a text", _is_text)
 _SIZES = ("a list of numbers from 1 on", _are_sizes)
-_SWITCH = ("true or false", lambda value: isinstance(value, bool))
+_STATED = (
+    "a mapping of implementations to lists of numbers from 1 on, or null",
+    lambda value: value is None or (_are_settings(value) and bool(value) and all(map(_are_sizes, value.values()))),
+)
 _KINDS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "model": _TEXT,
     "config": _TEXT,
@@ -171,8 +182,8 @@ _KINDS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
         lambda value: value is None or (_are_settings(value) and _are_sizes(list(value.values()))),
     ),
     "correctness": ("a mapping", _are_settings),
-    "quick": _SWITCH,
-    "default": _SWITCH,
+    QUICK: _STATED,
+    DEFAULT: _STATED,
 }
 
 
@@ -217,6 +228,13 @@ def _check_together(path: pathlib.Path, found: Mapping[str, Any]) -> None:
             raise InputError(f"{path}: scaling.implementations has others than implementations {implementations}")
     if not micro and max(found["world_sizes"]) > 1 and found["scaling"] is None:
         raise InputError(f"{path}: world_sizes {found['world_sizes']} need scaling: say strong or weak")
+    for selection in SELECTIONS:
+        for implementation, sizes in (found[selection] or {}).items():
+            if implementation not in implementations or not set(sizes) <= set(found["batch_sizes"]):
+                raise InputError(
+                    f"{path}: {selection} has batch sizes {sizes} of {implementation}, and the benchmark "
+                    f"{found['batch_sizes']} of {', '.join(implementations)}: a selection is a part of it"
+                )
     if found["needs"] is not None:
         _check_keys(f"{path}: needs", found["needs"], {"gpus", "machines"}, optional=("gpus", "machines"))
         if not _are_sizes(list(found["needs"].values())):

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from models import kernel_library
-from trainer import machine
+from trainer import gpu_settings, machine
 
 _GIB = 2**30
 
@@ -20,6 +20,7 @@ COMPARABLE = (
     "python",
     "versions",
     "precision",
+    "tuning",
     "governor",
     "container",
     "embedding_kernels",
@@ -44,15 +45,18 @@ def fingerprint(
     """Facts of this machine and installation, ready for JSON; COMPARABLE names those that tables compare.
 
     Args:
-      environ: variables that change precision are looked for in it.
+      environ: variables that change precision, or how fast GPUs and ranks are, are looked for in it.
       root: where the system's files are.
       environment: of trainer.machine; asked for by default.
     """
     facts = dict(machine.environment() if environment is None else environment)
     memory = facts.get("memory_bytes")
+    tuned = {name: value for name, value in gpu_settings.tuning(environ).items() if name not in _PRECISION_VARIABLES}
     return facts | {
         "memory_gib": None if memory is None else round(memory / _GIB),
         "precision": {name: environ[name] for name in _PRECISION_VARIABLES if name in environ},
+        # None and not {}: results of before this was kept have none.
+        "tuning": tuned or None,
         "governor": governor(root),
         "embedding_kernels": "own" if _kernels_are_used(facts) else "tensorflow",
     }

@@ -1,7 +1,8 @@
 """What each version of a benchmark means, as a hash: a meaning that changes without a new version is found out.
 
-A meaning is everything that a definition states but owner and stands_for, with all that main.py makes of its flags, so
-that a default that changes counts too. Settings that are off (null or false) are left out of it: a flag that is new and
+A meaning is everything that says what is measured: what a definition states but for those who own it, what it stands
+for, the selections that it is in and the memory that is foreseen; with all that main.py makes of its flags, so that a
+default that changes counts too. Settings that are off (null or false) are left out of it: a flag that is new and
 off changes no meaning.
 """
 
@@ -14,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.suite import micro
-from benchmarks.suite.definitions import CONFIGS, LOSS_BAND, REFERENCE, Definition
+from benchmarks.suite.definitions import CONFIGS, LOSS_BAND, REFERENCE, SELECTIONS, Definition
 from benchmarks.suite.settings import check_settings, config_of, settings
 from data.errors import InputError
 from trainer.config import OutputConfig
@@ -22,7 +23,7 @@ from trainer.records import jsonable
 
 FILE = CONFIGS / "meanings.json"
 
-_NO_MEANING = ("owner", "stands_for", "version")
+_NO_MEANING = ("owner", "stands_for", "version", "expected_memory", *SELECTIONS)
 # Where results go, and where generated data is kept, says nothing of what is measured.
 _NO_SETTING_OF_MEANING = {field.name for field in dataclasses.fields(OutputConfig)} | {"synthetic_cache_dir"}
 

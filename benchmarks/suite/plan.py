@@ -20,7 +20,8 @@ class Selection:
     """What of the benchmarks is wanted; None takes what the definitions state.
 
     Attributes:
-      quick: the first batch size and one rank alone (of collectives, the fewest ranks).
+      stated: takes what the definitions state of this selection, of SELECTIONS; None takes all that they have.
+      quick: one rank alone (of collectives, the fewest ranks) and, unless a selection is stated, the first batch size.
       batch_sizes, world_sizes, precisions, implementations: in place of the definitions'; implementations that a
         definition does not have are left out.
       repeats: of each cell.
@@ -28,6 +29,7 @@ class Selection:
         everything.
     """
 
+    stated: str | None = None
     quick: bool = False
     batch_sizes: tuple[int, ...] | None = None
     world_sizes: tuple[int, ...] | None = None
@@ -82,6 +84,8 @@ def cells(definition: Definition, selection: Selection) -> list[Cell]:
                 # Scaling is shown of those implementations that the definition names for it.
                 limited = scaling != "single" and selection.implementations is None
                 if limited and implementation not in definition.scaling["implementations"]:
+                    continue
+                if not _is_stated(definition, selection, implementation, batch_size, scaling):
                     continue
                 found.append(
                     Cell(
@@ -180,7 +184,8 @@ def _sizes(definition: Definition, selection: Selection) -> list[tuple[int, str,
     batch_sizes = selection.batch_sizes or definition.batch_sizes
     world_sizes = selection.world_sizes or definition.world_sizes
     if selection.quick:
-        batch_sizes = batch_sizes[:1]
+        if selection.stated is None:
+            batch_sizes = batch_sizes[:1]
         world_sizes = (min(world_sizes),)
     found: list[tuple[int, str, int]] = []
     for world_size in world_sizes:
@@ -193,6 +198,19 @@ def _sizes(definition: Definition, selection: Selection) -> list[tuple[int, str,
             if kind in scaling:
                 found += [(world_size, kind, size * factor) for size in sizes]
     return found
+
+
+def _is_stated(
+    definition: Definition, selection: Selection, implementation: str, batch_size: int, scaling: str
+) -> bool:
+    """Whether a cell is in the selection that the definitions state, if one is asked for.
+
+    Sizes that are given take the place of the stated ones; implementations stay those that are stated.
+    """
+    if selection.stated is None:
+        return True
+    sizes = definition.stated(selection.stated).get(implementation, ())
+    return bool(sizes) and (scaling != "single" or selection.batch_sizes is not None or batch_size in sizes)
 
 
 def _too_large(needed: int, ranks: int, machine: Machine) -> str:

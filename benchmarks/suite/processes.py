@@ -85,8 +85,9 @@ def last_words(log: str) -> str:
     except OSError as error:
         return f"no output: {error.strerror}"
     said = [line for line in lines if re.search(r"(^|[>:] ?)(main\.py|[\w.]*(Error|Exception)): ", line)]
-    # The program's own line comes before what launchers make of it, and of a trace the last line says it.
-    chosen = [line for line in said if "main.py: " in line][:1] or said[-1:] or lines[-3:]
+    # The program's own line comes before what launchers make of it, and of a trace, which the program announces by a
+    # line that ends in a colon, the last line says it.
+    chosen = [line for line in said if "main.py: " in line and not line.endswith(":")][:1] or said[-1:] or lines[-3:]
     text = " | ".join(chosen) or "no output"
     return text if len(text) <= _MOST_LETTERS else "..." + text[-_MOST_LETTERS:]
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from data import command_line
 from data.errors import InputError
 from trainer import flags
 from trainer.config import RunConfig
@@ -83,7 +84,9 @@ def main(arguments: Sequence[str]) -> int:
     """Runs a command line; returns the exit code: 0, or 2 for bad input."""
     try:
         config = flags.parse(arguments)
-    except (InputError, flags.HelpRequested) as error:
+    except flags.HelpRequested as request:
+        return command_line.say(str(request))
+    except InputError as error:
         print(f"python -m benchmarks.suite.reference: {error}", file=sys.stderr)
         return 2
     from trainer.launch import run_as_rank  # brings TensorFlow

@@ -7,6 +7,8 @@ from these records alone.
 
 import dataclasses
 import json
+import math
+import numbers
 import os
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,6 +24,8 @@ STATUSES = (OK, FAILED, SKIPPED, UNSOUND)
 
 UNITS = ("samples/s", "TF/s", "GB/s")
 SCALINGS = ("single", "strong", "weak")
+
+_TEXTS = ("model", "implementation", "mode", "config", "version", "precision", "scaling")
 
 
 @dataclasses.dataclass(frozen=True, order=True)
@@ -134,9 +138,59 @@ def from_object(found: Mapping[str, Any]) -> Result:
     if not isinstance(found, Mapping) or not isinstance(found.get("cell"), Mapping):
         raise ValueError("not a result: it has no cell")
     try:
-        return Result(**{**found, "cell": Cell(**found["cell"])})
+        result = Result(**{**found, "cell": Cell(**found["cell"])})
     except TypeError as error:
         raise ValueError(f"not a result of this version: {error}") from None
+    check(result)
+    return result
+
+
+def check(result: Result) -> None:
+    """That a result which was read has values of the types and ranges that all that is made from it relies on.
+
+    Raises:
+      ValueError: a field has another; the message names it and its value.
+    """
+    _check_cell(result.cell)
+    for name in ("reason", "safeguard", "start_time"):
+        _require(isinstance(getattr(result, name), str), name, getattr(result, name), "text")
+    _require(_whole(result.repeat) and result.repeat >= 1, "repeat", result.repeat, "a whole number above 0")
+    if result.score is not None:
+        _require(_finite(result.score) and result.score > 0, "score", result.score, "a finite number above 0")
+    if result.latency_limit_ms is not None:
+        _require(_finite(result.latency_limit_ms), "latency_limit_ms", result.latency_limit_ms, "a finite number")
+    for name in ("step_ms", "rank_step_ms", "peak_memory_bytes", "peak_device_memory_bytes"):
+        values = getattr(result, name)
+        _require(
+            isinstance(values, list | tuple) and all(_finite(value) and value >= 0 for value in values),
+            name, values, "a list of finite numbers, none below 0",
+        )  # fmt: skip
+    _require(
+        isinstance(result.command, list | tuple) and all(isinstance(word, str) for word in result.command),
+        "command", result.command, "a list of texts",
+    )  # fmt: skip
+    for name in ("figures", "fingerprint", "record"):
+        _require(isinstance(getattr(result, name), Mapping), name, getattr(result, name), "an object")
+
+
+def _check_cell(cell: Cell) -> None:
+    for name in _TEXTS:
+        _require(isinstance(getattr(cell, name), str), f"cell.{name}", getattr(cell, name), "text")
+    _require(_whole(cell.batch_size) and cell.batch_size >= 0, "cell.batch_size", cell.batch_size, "a whole number")
+    _require(_whole(cell.world_size) and cell.world_size >= 1, "cell.world_size", cell.world_size, "at least 1")
+
+
+def _require(holds: bool, name: str, value: object, wanted: str) -> None:
+    if not holds:
+        raise ValueError(f"{name} must be {wanted}, got {str(value)[:60]!r}")
+
+
+def _whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _finite(value: object) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def append(results: Iterable[Result], folder: str) -> None:
@@ -157,7 +211,9 @@ def read(path: str) -> tuple[list[Result], list[str]]:
     with open(path, encoding="utf-8", errors="replace") as file:
         for number, line in enumerate(file, start=1):
             try:
-                results.append(from_object(json.loads(line)))
+                results.append(from_object(json.loads(line.rstrip("\n"))))
             except ValueError as error:
                 problems.append(f"{path}:{number}: {error}")
+            except RecursionError:
+                problems.append(f"{path}:{number}: nested too deeply")
     return results, problems

@@ -1,6 +1,6 @@
 """A small sample of raw Outbrain clicks -> parquet files and a feature specification, by plain pandas.
 
-    python -m data.outbrain.sample --input DIR --output DIR [--seed S] [--test_fraction F]
+    python -m data.outbrain.sample --input DIR --output DIR [--seed S] [--test_fraction F | --fold K/N]
 
 For small samples only, to see the program learn from real clicks: it holds everything in memory and knows nothing of
 days and documents. It reads `clicks_train.csv`, `events.csv` and `promoted_content.csv`. An ad without promoted
@@ -64,17 +64,26 @@ _SPLIT_STREAM, _FOLD_STREAM = 0, 1
 
 
 def prepare(
-    input_dir: str, output_dir: str, *, seed: int = DEFAULT_SEED, test_fraction: float = DEFAULT_TEST_FRACTION
+    input_dir: str,
+    output_dir: str,
+    *,
+    seed: int = DEFAULT_SEED,
+    test_fraction: float | None = None,
+    fold: tuple[int, int] | None = None,
 ) -> FeatureSpec:
     """Writes `train/` and `valid/` parquet, both sorted by display, and `feature_spec.yaml`, all of it or nothing.
 
-    A display goes to one side by a hash of (seed, display_id) alone.
+    A display goes to one side by a hash of (seed, display_id) alone. With `fold` the held-out displays of the n folds
+    of a seed are disjoint, and together all displays; all that is known of clicks, the rates that the baseline ranks by
+    included, is of the other folds' displays.
 
     Args:
       input_dir: folder of the raw files.
       output_dir: a folder that does not exist or is empty.
       seed: of the split and of the folds, 0 to 2^63-1.
-      test_fraction: share of the displays that is held out, as the source `test` in the folder `valid`.
+      test_fraction: share of the displays that is held out, as the source `test` in the folder `valid`; None stands
+        for DEFAULT_TEST_FRACTION where there is no fold.
+      fold: (k, n) holds out the k-th, from 1 on, of n folds of displays of about the same size; n is at least 2.
 
     Returns:
       The specification as read back. Its `metadata["outbrain_sample"]` has the counts and figures of `summary`.
@@ -85,21 +94,25 @@ def prepare(
     """
     if not 0 <= seed < 2**63:
         raise InputError(f"seed={seed}: a seed is an integer from 0 to 2^63-1; give another")
-    if not 0.0 < test_fraction < 1.0:
-        raise InputError(f"test_fraction={test_fraction}: give a share between 0 and 1, both excluded")
+    held_out_by = _split(test_fraction, fold)
     output = os.path.abspath(output_dir)
     if os.path.lexists(output) and not (os.path.isdir(output) and not os.listdir(output)):
         raise InputError(f"{output}: holds something already; remove it or name a new folder")
     rows, missing = join(input_dir)
-    held_out = fractions(seeded_bits(rows[DISPLAY].to_numpy(np.int64), seed, _SPLIT_STREAM)) < test_fraction
+    place = fractions(seeded_bits(rows[DISPLAY].to_numpy(np.int64), seed, _SPLIT_STREAM))
+    if fold is None:
+        held_out = place < held_out_by["test_fraction"]
+    else:
+        held_out = (place * fold[1]).astype(np.int64) == fold[0] - 1
     train, test = rows[~held_out].reset_index(drop=True), rows[held_out].reset_index(drop=True)
     if train[DISPLAY].nunique() < FOLDS or test.empty:
+        how = f"test_fraction={held_out_by['test_fraction']}" if fold is None else f"fold={fold[0]}/{fold[1]}"
         raise InputError(
             f"{input_dir}: {rows[DISPLAY].nunique()} displays are too few to train on {FOLDS} and to hold out one with "
-            f"test_fraction={test_fraction}; take more clicks"
+            f"{how}; take more clicks"
         )
     tables, cardinalities = _features(train, test, seed)
-    metadata = {"seed": seed, "test_fraction": test_fraction}
+    metadata = {"seed": seed, **held_out_by}
     for prefix, part in (("", rows), ("train_", train), ("test_", test)):
         metadata |= {f"{prefix}rows": len(part), f"{prefix}displays": int(part[DISPLAY].nunique())}
     metadata |= missing
@@ -192,18 +205,52 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--seed", type=int, default=DEFAULT_SEED, metavar="S", help="of the split (default: %(default)s)"
     )
-    parser.add_argument(
+    split = parser.add_mutually_exclusive_group()
+    split.add_argument(
         "--test_fraction",
         type=float,
-        default=DEFAULT_TEST_FRACTION,
         metavar="F",
-        help="share of the displays to evaluate on (default: %(default)s)",
+        help=f"share of the displays to evaluate on (default: {DEFAULT_TEST_FRACTION})",
+    )
+    split.add_argument(
+        "--fold", type=_fold, metavar="K/N", help="evaluate on the K-th of N folds of displays, such as 1/3"
     )
 
     def work(options: argparse.Namespace) -> str:
-        return summary(prepare(options.input, options.output, seed=options.seed, test_fraction=options.test_fraction))
+        return summary(
+            prepare(
+                options.input,
+                options.output,
+                seed=options.seed,
+                test_fraction=options.test_fraction,
+                fold=options.fold,
+            )
+        )
 
     return command_line.run(parser, work, arguments)
+
+
+def _fold(text: str) -> tuple[int, int]:
+    """K/N of the command line."""
+    number, slash, folds = text.partition("/")
+    if not slash or not number.isdecimal() or not folds.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no fold; give two numbers such as 1/3")
+    return int(number), int(folds)
+
+
+def _split(test_fraction: float | None, fold: tuple[int, int] | None) -> dict[str, object]:
+    """What decides which displays are held out, as the metadata have it; InputError if it cannot be."""
+    if fold is None:
+        share = DEFAULT_TEST_FRACTION if test_fraction is None else test_fraction
+        if not 0.0 < share < 1.0:
+            raise InputError(f"test_fraction={share}: give a share between 0 and 1, both excluded")
+        return {"test_fraction": share}
+    if test_fraction is not None:
+        raise InputError(f"test_fraction={test_fraction} and a fold: each says what is held out; give one of them")
+    number, folds = fold
+    if folds < 2 or not 1 <= number <= folds:
+        raise InputError(f"fold={number}/{folds}: give the number of one of at least two folds, such as 1/3")
+    return {"fold": [number, folds]}
 
 
 def _read(path: str, types: Mapping[str, pa.DataType], key: str | None = None) -> pd.DataFrame:

@@ -40,8 +40,8 @@ DOCUMENT = {
         "high": 0.6,
         "flags": {**SMALL_DATA, "global_batch_size": 32, "deep_hidden_units": [8]},
     },
-    "quick": True,
-    "default": True,
+    "quick": {"ootb": [32], "optimized": [32]},
+    "default": {"ootb": [32, 64], "optimized": [32, 64]},
 }
 MICRO = {
     "model": "gemm",
@@ -50,6 +50,8 @@ MICRO = {
     "flags": {},
     "batch_sizes": [256],
     "correctness": {"check": "own"},
+    "quick": None,
+    "default": {"micro": [256]},
 }
 FACTS = {"cpu_model": "a CPU", "cpus": 2, "allowed_cpus": 2, "memory_gib": 24, "gpus": [], "versions": {"keras": "3"}}
 

@@ -39,7 +39,7 @@ class Children:
 @pytest.fixture
 def children(monkeypatch):
     """The suite with two benchmarks of its own whose runs are stood in for."""
-    ones = [suite_cases.definition(), suite_cases.micro(default=True, quick=False)]
+    ones = [suite_cases.definition(), suite_cases.micro()]
     made = Children()
     monkeypatch.setattr(suite, "load", lambda: ones)
     known = {one.name: {one.version: meanings.digest(one)} for one in ones}
@@ -179,7 +179,12 @@ def test_a_meaning_that_changed_is_not_measured(start, children, monkeypatch):
 
 def test_the_list_has_every_benchmark(start):
     code, out, _ = start("--list")
-    assert code == 0 and "wide_deep-training-small 1.0 (ootb, optimized; batch 32, 64; ranks 1; quick, default)" in out
+    assert (
+        code == 0
+        and "wide_deep-training-small 1.0 (ootb, optimized; batch 32, 64; ranks 1; quick: ootb 32, optimized 32; "
+        in out
+    )
+    assert "default: ootb 32 64, optimized 32 64)\n    Small things." in out and "default: micro 256)" in out
     assert "gemm-forward-small 1.0 (micro;" in out and "    Small things." in out
 
 

@@ -82,6 +82,28 @@ def test_a_signal_ends_the_work_and_leaves_nothing(tmp_path, number):
     assert list(tmp_path.iterdir()) == []
 
 
+PRINTING = """
+import sys
+from data.command_line import Parser, run
+
+parser = Parser(prog="program")
+parser.add_argument("--rows", help="many " * 10)
+sys.stdin.read()  # until the reader is gone
+sys.exit(run(parser, lambda options: "a line\\n" * 100_000, sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize(("arguments", "code"), [([], 128 + signal.SIGPIPE), (["--help"], 0)], ids=["report", "help"])
+def test_a_reader_that_is_gone_is_no_trace(arguments, code):
+    command = [sys.executable, "-c", PRINTING, *arguments]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, **pipes) as process:
+        process.stdout.close()
+        process.stdin.close()
+        errors = process.stderr.read()
+    assert (process.returncode, errors) == (code, "")
+
+
 def test_handlers_are_as_before_afterwards(parser):
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
     run(parser, lambda options: "done", ["--rows", "3"])

@@ -15,7 +15,7 @@ def wrapper(root, run, program, tmp_path):
 
     def wrapper(*arguments, nvidia_smi="exit 9", command=(sys.executable, "-c", SHOW), **environment):
         program(tmp_path / "bin/nvidia-smi", f"#!/bin/sh\n{nvidia_smi}\n")
-        cleared = dict.fromkeys((*RANKS, "CUDA_VISIBLE_DEVICES"))
+        cleared = dict.fromkeys((*RANKS, "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"))
         path = f"{tmp_path / 'bin'}:/usr/bin:/bin"
         return run(["sh", root / "hvd_wrapper.sh", *command, *arguments], **{**cleared, "PATH": path, **environment})
 
@@ -78,6 +78,19 @@ def test_slurms_own_binding_to_one_device_is_kept(wrapper):
 
 def test_unset_becomes_the_local_rank_where_there_are_gpus(wrapper):
     assert device_of(wrapper(HOROVOD_LOCAL_RANK="5", nvidia_smi=EIGHT)) == "5"
+
+
+def test_gpus_that_the_wrapper_numbers_are_counted_as_nvidia_smi_does(wrapper):
+    def order_of(finished):
+        assert finished.returncode == 0, finished.stderr
+        return json.loads(finished.stdout)[1].get("CUDA_DEVICE_ORDER")
+
+    assert order_of(wrapper(HOROVOD_LOCAL_RANK="5", nvidia_smi=EIGHT)) == "PCI_BUS_ID"
+    own = {"CUDA_DEVICE_ORDER": "FASTEST_FIRST", "HOROVOD_LOCAL_RANK": "5"}
+    assert order_of(wrapper(nvidia_smi=EIGHT, **own)) == "FASTEST_FIRST"
+    # A list of the user's own is counted as the user has it, and without GPUs there is nothing to count.
+    assert order_of(wrapper(HOROVOD_LOCAL_RANK="1", CUDA_VISIBLE_DEVICES="4,5", nvidia_smi=EIGHT)) is None
+    assert order_of(wrapper(HOROVOD_LOCAL_RANK="1")) is None
 
 
 @pytest.mark.parametrize("gpus", ["exit 9", "echo 'No devices found'", "echo 'NVIDIA-SMI has failed' >&2; exit 6"])

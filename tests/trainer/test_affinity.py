@@ -178,7 +178,7 @@ def dgx(monkeypatch):
     monkeypatch.setattr(
         nvml_hints,
         "cpus_near",
-        lambda device, *, nvml=None: nvml_hints.Locality(frozenset(state["cpus_near"](device))),
+        lambda device, **_: nvml_hints.Locality(frozenset(state["cpus_near"](device))),
     )
     return state
 
@@ -225,6 +225,44 @@ def test_unknown_neighbours_cost_cpus_but_are_never_shared(dgx):
     assert not any(a & b for a, b in itertools.combinations(moved, 2))
 
 
+def foreseen(monkeypatch, near, *, rank, size, mode="unique_interleaved", use_gpu=True):
+    monkeypatch.setattr(nvml_hints, "cpus_near_each", lambda *, nvml=None: near)
+    own = near[rank % len(near)] if near else set(DGX)
+    return affinity.foresee(mode, local_rank=rank, local_size=size, own=own, use_gpu=use_gpu, topology=DGX)
+
+
+@pytest.mark.parametrize("mode", affinity.MODES)
+def test_ranks_foresee_how_many_cpus_they_get(dgx, monkeypatch, mode):
+    """One rank a GPU on all eight: each rank foresees what the ranks agree on later."""
+    later = plan_all(mode, 8, device_cpus=DGX_DEVICES)
+    for rank in range(8):
+        near = [frozenset(cpus) for cpus in DGX_DEVICES]
+        assert foreseen(monkeypatch, near, rank=rank, size=8, mode=mode).cpus == later[rank].cpus
+
+
+@pytest.mark.parametrize(
+    ("gpus", "size", "cpus"),
+    [
+        ([0, 0, 0, 0, 1, 1, 1, 1], 4, 4),  # four ranks, all taken to be on one socket
+        ([0, 1], 2, 16),  # a GPU on each socket
+        ([0, 1], 4, 8),  # two ranks on each
+        ([0, 0, 1], 1, 16),
+    ],
+)
+def test_gpus_near_the_same_cpus_have_a_rank_each(dgx, monkeypatch, gpus, size, cpus):
+    near = [frozenset(socket_cpus(DGX, socket)) for socket in gpus]
+    assert len(foreseen(monkeypatch, near, rank=0, size=size).cpus) == cpus
+
+
+def test_without_gpus_or_with_a_silent_driver_all_ranks_share_what_one_may_use(dgx, monkeypatch):
+    near = [frozenset(cpus) for cpus in DGX_DEVICES]
+    assert len(foreseen(monkeypatch, [], rank=3, size=8).cpus) == 4
+    assert len(foreseen(monkeypatch, near, rank=3, size=8, use_gpu=False).cpus) == 2
+    dgx["cpus"] = frozenset({40, 41})  # near no GPU
+    found = affinity.foresee("unique_interleaved", local_rank=1, local_size=2, own={40, 41}, use_gpu=True, topology={})
+    assert found.cpus == {41}
+
+
 @pytest.mark.parametrize(
     ("environ", "device_uuid", "asked"),
     [
@@ -254,7 +292,7 @@ def test_foreign_cpuset_and_missing_nvml_warn_and_go_on(dgx, monkeypatch):
     dgx["cpus"] = frozenset({8, 9})
     own = affinity.neighbourhood(local_rank=0, environ={})
     assert own.cpus == {8, 9} and "near CPUs 0-7,16-23" in own.warnings[0]
-    monkeypatch.setattr(nvml_hints, "cpus_near", lambda device, *, nvml=None: nvml_hints.Locality(None, "no NVML"))
+    monkeypatch.setattr(nvml_hints, "cpus_near", lambda device, **_: nvml_hints.Locality(None, "no NVML"))
     applied = affinity.apply("unique_interleaved", local_rank=1, local_size=2, topology={}, environ={})
     assert applied == affinity.Applied(frozenset({9}), ("affinity: no NVML",), changed=True)
 

@@ -1,8 +1,11 @@
+import dataclasses
+
 import pytest
 
 from trainer.announcement import first_line
 from trainer.config import RunConfig
 from trainer.distributed import SingleProcess
+from trainer.gpu_settings import GpuSettings
 from trainer.runtime import Device, Surroundings
 
 CPU = Device(has_gpu=False, description="CPU, 2 threads a rank")
@@ -46,6 +49,9 @@ def test_precision_and_compilation():
     assert " | mixed_bfloat16 (emulated on a CPU: slower than float32), XLA | " in line(
         amp=True, amp_dtype="bfloat16", xla=True
     )
+    tf32 = dataclasses.replace(GPU, gpu=GpuSettings(True, "bfc", memory_growth=True, l2_fetch_granularity=128))
+    assert " | float32, TF32, XLA | " in line(xla=True, device=tf32)
+    assert " | mixed_float16, TF32 | " in line(amp=True, device=tf32)
     assert " | mixed_float16 | " in line(amp=True, device=GPU) and " | GPU NVIDIA X | " in line(device=GPU)
 
 

@@ -274,3 +274,36 @@ def test_only_rank_0_writes(train, tmp_path, capsys):
     train(comm=SingleProcess(rank=1, size=2), max_steps=1)
     assert capsys.readouterr().out == ""
     assert not (tmp_path / "results").exists() and not (tmp_path / "checkpoints").exists()
+
+
+# Evaluations and a target.
+
+
+def test_evaluations_within_an_epoch_are_logged_and_recorded(train, saved_steps):
+    record = train(evals_per_epoch=2, max_steps=11)
+    assert evaluated_steps(train.config) == [e["step"] for e in record.evaluations] == [4, 8, 11]
+    assert saved_steps == [8, 11] and [e["epoch"] for e in record.evaluations] == [0.5, 1.0, 1.375]
+    times = [e["train_seconds"] for e in record.evaluations]
+    assert 0 < times[0] < times[1] < times[2] <= record.train_seconds and record.eval_samples_per_sec > 0
+
+
+def test_more_evaluations_than_an_epoch_has_steps_are_refused(train):
+    with pytest.raises(InputError, match=f"--evals_per_epoch=9 with {STEPS_PER_EPOCH} steps in an epoch"):
+        train(evals_per_epoch=STEPS_PER_EPOCH + 1)
+
+
+def test_training_ends_at_the_target(train, saved_steps):
+    record = train(target_map12=0.01, evals_per_epoch=2)
+    assert (record.ended_by, record.steps_to_target, record.missing_steps) == ("target", 4, 0) and saved_steps == [4]
+    assert record.seconds_to_target == record.evaluations[0]["train_seconds"]
+    assert "The target MAP@12 of 0.01 was reached after step 4." in record.notes
+
+
+def test_a_target_without_displays_is_refused_before_anything_is_made(train, dataset, idle):
+    document = yaml.safe_load((dataset / "feature_spec.yaml").read_text())
+    del document["channel_spec"]["map"]
+    document["metadata"] = {}
+    (dataset / "no_displays.yaml").write_text(yaml.safe_dump(document))
+    with pytest.raises(InputError, match=r"--target_map12=0\.5 needs displays, and .* has none"):
+        train(fspec_file="no_displays.yaml", target_map12=0.5)
+    assert not idle.states

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from data.errors import InputError
-from trainer import affinity, distributed, launch, runtime
+from trainer import affinity, distributed, launch, nvml, runtime
 from trainer.config import RunConfig
 from trainer.distributed import SingleProcess
 
@@ -225,6 +225,30 @@ def test_threads_are_the_ranks_cpus_unless_given(comm, tmp_path, monkeypatch):
     assert settle(comm, tmp_path)[1].device.description == "CPU, 2 threads a rank"
 
 
+def test_a_rank_of_eight_gpus_has_a_thread_for_each_cpu_and_nothing_to_warn_of(comm, tmp_path, monkeypatch):
+    """Two sockets of eight CPUs, four GPUs at each."""
+    near = [frozenset(range(8 * (rank // 4), 8 * (rank // 4) + 8)) for rank in range(8)]
+    comm.rank, comm.size, comm.local_rank, comm.local_size = 5, 8, 5, 8
+    monkeypatch.setattr(comm, "allgather_object", lambda value: [(0, rank, sorted(near[rank])) for rank in range(8)])
+    monkeypatch.setattr(runtime, "has_gpu", lambda: True)
+    monkeypatch.setattr(nvml, "cpus_near", lambda device, **_: nvml.Locality(near[int(device)]))
+    monkeypatch.setattr(nvml, "cpus_near_each", lambda **_: near)
+    monkeypatch.setattr(affinity, "_allowed_cpus", lambda: frozenset(range(16)))
+    monkeypatch.setattr(affinity, "_move_all_threads", lambda cpus: None)
+    for module in (affinity, launch):
+        monkeypatch.setattr(module, "read_topology", lambda: {cpu: (cpu, cpu // 8) for cpu in range(16)})
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5")
+    threads = []
+
+    def configure(device, *, threads: int, seen=threads):
+        seen.append(threads)
+        return runtime.Device(True, "GPU NVIDIA X", warnings=("L2 fetches: refused",))
+
+    monkeypatch.setattr(runtime, "configure", configure)
+    surroundings = settle(comm, tmp_path, affinity="unique_interleaved")[1]
+    assert threads == [2] and surroundings.warnings == ("L2 fetches: refused",)
+
+
 def test_a_progress_bar_has_the_terminal_and_not_the_log(comm, tmp_path, capfd):
     def run(config, comm, surroundings):
         print("bar", file=surroundings.terminal, flush=True)
@@ -268,3 +292,25 @@ sys.exit(launch.run_as_rank(flags.parse(sys.argv[1:]), run))
     assert found["changed"] == (len(allowed) > 1)
     assert (found["policy"], found["visible"], found["sum"]) == ("mixed_bfloat16", "-1", 9.0)
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize(("asked", "ranks", "code"), [("1", 2, 2), ("0", 2, 0), ("1", 1, 0), (None, 2, 0)])
+def test_sums_that_depend_on_time_are_refused_where_runs_are_to_be_the_same(
+    comm, tmp_path, capfd, monkeypatch, asked, ranks, code
+):
+    comm.size = comm.local_size = ranks
+    monkeypatch.setattr(comm, "allgather_object", lambda value: [value] * ranks)
+    monkeypatch.setattr(tf.config.experimental, "enable_op_determinism", lambda: None)
+    monkeypatch.delenv("HOROVOD_AUTOTUNE", raising=False)
+    if asked is not None:
+        monkeypatch.setenv("HOROVOD_AUTOTUNE", asked)
+    assert start(config_for(tmp_path, deterministic=True), lambda *arguments: None) == code
+    assert ("HOROVOD_AUTOTUNE=1 changes how gradients are summed" in capfd.readouterr().err) == (code == 2)
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_tensorflow_is_told_to_be_deterministic_where_that_is_asked_for(comm, tmp_path, monkeypatch, asked):
+    told = []
+    monkeypatch.setattr(tf.config.experimental, "enable_op_determinism", lambda: told.append(True))
+    settle(comm, tmp_path, deterministic=asked)
+    assert bool(told) == asked

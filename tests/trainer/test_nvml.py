@@ -23,8 +23,8 @@ class NvmlError(Exception):
 class FakeNvml:
     """Three GPUs; device i is near the CPUs of `near[i]`; a handle is the GPU's index, a MIG slice's handle a text."""
 
-    def __init__(self, near=({0, 1}, {64, 65, 130}, set()), *, fails_in=None):
-        self.near, self.fails_in, self.open_sessions = near, fails_in, 0
+    def __init__(self, near=({0, 1}, {64, 65, 130}, set()), *, fails_in=None, names=("Fake",) * 3):
+        self.near, self.fails_in, self.names, self.open_sessions = near, fails_in, names, 0
 
     def __getattribute__(self, name):
         if name == object.__getattribute__(self, "fails_in"):
@@ -64,7 +64,7 @@ class FakeNvml:
         return [sum(1 << cpu - 64 * i for cpu in self.near[handle] if cpu // 64 == i) for i in range(words)]
 
     def nvmlDeviceGetName(self, handle):
-        return f"Fake {handle}".encode()
+        return self.names[handle].encode()
 
     def nvmlDeviceGetMemoryInfo(self, handle):
         return types.SimpleNamespace(total=1000, free=100 + handle, used=900 - handle)
@@ -107,6 +107,27 @@ def test_every_failing_call_is_a_warning(function):
     assert found.cpus is None and "Unknown Error" in found.warning
 
 
+def test_an_index_among_gpus_that_differ_needs_an_order():
+    fake = FakeNvml(names=("Fast", "Fast", "Slow"))
+    by_bus = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    for environ in ({}, {"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}):
+        found = nvml.cpus_near("1", nvml=fake, environ=environ)
+        assert found.cpus is None and "CUDA_DEVICE_ORDER=PCI_BUS_ID" in found.warning
+        assert nvml.free_memory_bytes(environ | {"CUDA_VISIBLE_DEVICES": "1"}, nvml=fake) is None
+        assert nvml.cpus_near(UUIDS[1], nvml=fake, environ=environ).cpus == {64, 65, 130}
+    assert nvml.cpus_near("1", nvml=fake, environ=by_bus).cpus == {64, 65, 130}
+    assert nvml.free_memory_bytes(by_bus | {"CUDA_VISIBLE_DEVICES": "1"}, nvml=fake) == 101
+
+
+def test_cpus_near_each_gpu_or_none_at_all(monkeypatch):
+    near = [frozenset({0, 1}), frozenset({64})]
+    assert nvml.cpus_near_each(nvml=FakeNvml(near)) == near
+    assert nvml.cpus_near_each(nvml=FakeNvml()) == []  # the last one is near no CPU
+    assert nvml.cpus_near_each(nvml=FakeNvml(near, fails_in="nvmlDeviceGetCpuAffinity")) == []
+    monkeypatch.setattr(nvml, "load", lambda: None)
+    assert nvml.cpus_near_each() == []
+
+
 def test_old_binding_without_a_function_is_a_warning():
     assert nvml.cpus_near("0", nvml=types.SimpleNamespace(nvmlInit=lambda: None)).cpus is None
 
@@ -118,7 +139,8 @@ def test_without_a_binding(monkeypatch):
 
 
 def test_names_and_driver():
-    assert nvml.gpus(nvml=FakeNvml()) == nvml.Gpus(("Fake 0", "Fake 1", "Fake 2"), "570.1")
+    names = ("Fake 0", "Fake 1", "Fake 2")
+    assert nvml.gpus(nvml=FakeNvml(names=names)) == nvml.Gpus(names, "570.1")
     assert nvml.gpus(nvml=FakeNvml(fails_in="nvmlInit")) == nvml.Gpus()
 
 
@@ -221,7 +243,12 @@ def binding(request, monkeypatch):
 
 @pytest.mark.parametrize("device", ["1", UUIDS[1], "GPU-aabb", MIG_UUID, f"MIG-{UUIDS[1]}/7/0"])
 def test_both_bindings_find_the_device(binding, device):
-    assert nvml.cpus_near(device, nvml=binding).cpus == {64, 65, 130}
+    by_bus = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    assert nvml.cpus_near(device, nvml=binding, environ=by_bus).cpus == {64, 65, 130}
+
+
+def test_both_bindings_tell_gpus_that_differ(binding):
+    assert "the GPUs differ" in nvml.cpus_near("1", nvml=binding, environ={}).warning
 
 
 def test_both_bindings_name_gpus_and_driver_in_text(binding):

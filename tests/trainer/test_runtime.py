@@ -1,14 +1,18 @@
+import contextlib
 import os
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import keras
 import pytest
 import tensorflow as tf
 
-from trainer import runtime
+from data.errors import InputError
+from trainer import cuda_driver, runtime
 from trainer.config import DeviceConfig, RunConfig
+from trainer.gpu_settings import GpuSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -25,6 +29,15 @@ def test_what_the_user_has_set_stays():
         "TF_GPU_THREAD_MODE": "gpu_private",
     }
     assert environ["HOME"] == "/x" and len(environ) == 3
+
+
+def test_the_drivers_allocator_must_be_named_before_tensorflow_is_imported():
+    assert runtime.environment_for(DeviceConfig(gpu_allocator="async"), {})["TF_GPU_ALLOCATOR"] == "cuda_malloc_async"
+    assert (
+        runtime.environment_for(DeviceConfig(gpu_allocator="async"), {"TF_GPU_ALLOCATOR": "x"})["TF_GPU_ALLOCATOR"]
+        == "x"
+    )
+    assert "TF_GPU_ALLOCATOR" not in runtime.environment_for(DeviceConfig(), {})
 
 
 def test_devices_are_left_to_the_wrapper_unless_cpu_is_asked_for():
@@ -97,11 +110,87 @@ def test_one_thread_is_no_threads(threads):
     assert runtime.configure(DeviceConfig(), threads=1).description == "CPU, 1 thread a rank"
 
 
-def test_a_gpu_is_named(threads, monkeypatch):
+@pytest.fixture
+def gpu(threads, monkeypatch):
+    """TensorFlow and the driver as with a GPU: what they are asked, in order, and `answer`, the driver's refusal."""
+    state = types.SimpleNamespace(
+        asked=[], answer=None, details={"device_name": "NVIDIA X", "compute_capability": (8, 0)}
+    )
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: ["gpu"] if kind == "GPU" else [])
-    monkeypatch.setattr(tf.config.experimental, "get_device_details", lambda gpu: {"device_name": "NVIDIA X"})
+    monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: state.asked.append(f"context of {kind}"))
+    monkeypatch.setattr(tf.config.experimental, "get_device_details", lambda gpu: state.details)
+    enabled = tf.config.experimental.tensor_float_32_execution_enabled()
+
+    def set_granularity(size):
+        state.asked.append(f"fetch {size}")
+        return state.answer
+
+    monkeypatch.setattr(cuda_driver, "set_l2_fetch_granularity", set_granularity)
+    for name in ("NVIDIA_TF32_OVERRIDE", "TF_GPU_ALLOCATOR", "TF_XLA_FLAGS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TF_FORCE_GPU_ALLOW_GROWTH", "true")
+    yield state
+    tf.config.experimental.enable_tensor_float_32_execution(enabled)
+
+
+def test_a_gpu_is_named_and_set_up(gpu):
     assert runtime.has_gpu()
-    assert runtime.configure(DeviceConfig(), threads=1) == runtime.Device(True, "GPU NVIDIA X")
+    expected = GpuSettings(
+        tf32=True, allocator="bfc", memory_growth=True, l2_fetch_granularity=128, compute_capability="8.0"
+    )
+    assert runtime.configure(DeviceConfig(), threads=1) == runtime.Device(True, "GPU NVIDIA X", expected)
+    # A limit of a context that nobody uses would be lost.
+    assert gpu.asked == ["context of GPU", "fetch 128"]
+    assert tf.config.experimental.tensor_float_32_execution_enabled()
+
+
+def test_gpus_that_nobody_computes_on_are_left_alone(gpu, monkeypatch):
+    chosen = []
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: ["first", "second"] if kind == "GPU" else [])
+    monkeypatch.setattr(tf.config, "set_visible_devices", lambda devices, kind: chosen.append((devices, kind)))
+    runtime.configure(DeviceConfig(), threads=1)
+    assert chosen == [(["first"], "GPU")]
+
+
+@pytest.mark.parametrize(("ranks", "gpus", "refused"), [(2, 2, True), (1, 8, False), (2, 1, False), (2, 0, False)])
+def test_ranks_that_all_see_the_same_gpus_are_refused(monkeypatch, ranks, gpus, refused):
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: ["gpu"] * gpus if kind == "GPU" else [])
+    expected = pytest.raises(InputError, match=r"2 processes .* see 2 GPUs each.* hvd_wrapper.sh")
+    with expected if refused else contextlib.nullcontext():
+        runtime.check_own_gpu(local_size=ranks)
+
+
+def test_tf32_is_as_asked_for(gpu):
+    found = runtime.configure(DeviceConfig(tf32=False), threads=1)
+    assert not tf.config.experimental.tensor_float_32_execution_enabled()
+    assert found.describe_precision("float32") == "float32, no TF32"
+    assert runtime.Device(False, "CPU").describe_precision("float32") == "float32"
+
+
+def test_an_l2_granularity_that_cannot_be_had_is_one_warning(gpu):
+    gpu.answer = "cuCtxSetLimit failed: CUDA_ERROR_UNSUPPORTED_LIMIT"
+    found = runtime.configure(DeviceConfig(), threads=1)
+    (warning,) = found.warnings
+    assert "128 bytes" in warning and gpu.answer in warning and "--l2_fetch_granularity=0" in warning
+    assert found.gpu.l2_fetch_granularity is None
+
+
+def test_the_driver_is_left_alone_if_that_is_asked_for(gpu):
+    gpu.answer = "not asked"
+    found = runtime.configure(DeviceConfig(l2_fetch_granularity=0), threads=1)
+    assert gpu.asked == [] and found.warnings == () and found.gpu.l2_fetch_granularity is None
+
+
+def test_a_gpu_that_tells_nothing(gpu):
+    gpu.details = {}
+    found = runtime.configure(DeviceConfig(), threads=1)
+    assert found.description == "GPU" and found.gpu.tf32 is None and found.gpu.compute_capability is None
+
+
+def test_auto_clustering_is_warned_about_on_a_gpu(gpu, monkeypatch):
+    monkeypatch.setenv("TF_XLA_FLAGS", "--tf_xla_auto_jit=2")
+    (warning,) = runtime.configure(DeviceConfig(), threads=1).warnings
+    assert "auto-clustering" in warning
 
 
 # What the first line says of flags that change nothing.
@@ -111,6 +200,15 @@ def idle(device=None, *given, world_size=1, affinity_changed=False):
     return runtime.without_effect(
         device or DeviceConfig(), given=set(given), world_size=world_size, affinity_changed=affinity_changed
     )
+
+
+def test_settings_of_gpus_matter_only_on_them(monkeypatch):
+    monkeypatch.delenv("NVIDIA_TF32_OVERRIDE", raising=False)
+    assert idle(None, "tf32") == ["tf32 (no GPU)"]
+    with_gpu = runtime.without_effect(
+        DeviceConfig(), given={"tf32"}, world_size=1, affinity_changed=False, has_gpu=True
+    )
+    assert with_gpu == []
 
 
 def test_nothing_is_said_of_defaults():

@@ -226,3 +226,16 @@ def test_cross_layers_have_a_size():
 def test_parts_that_were_made_directly_are_checked_too(part, said):
     with pytest.raises(InputError, match=said):
         dataclasses.replace(RunConfig(), **part)
+
+
+@pytest.mark.parametrize("target", [0.0, -0.1, 1.01, float("nan"), float("inf")])
+def test_a_target_that_no_map_can_have(target):
+    with pytest.raises(InputError, match="--target_map12 must be above 0 and at most 1, got"):
+        RunConfig.from_flat({"target_map12": target}, frozenset({"target_map12"}))
+
+
+@pytest.mark.parametrize("other", ["evaluate", "benchmark", "disable_map_calculation"])
+def test_a_target_that_no_evaluation_could_reach(other):
+    RunConfig.from_flat({"target_map12": 1.0}, frozenset({"target_map12"}))
+    with pytest.raises(InputError, match=f"--target_map12=0.5 ends training, and does not go with --{other}, which"):
+        RunConfig.from_flat({"target_map12": 0.5, other: True}, frozenset({"target_map12", other}))

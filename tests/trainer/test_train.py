@@ -1,106 +1,16 @@
 import math
 import os
 import signal
-import types
 
 import numpy as np
 import pytest
-import tensorflow as tf
+from loop_cases import FIGURES, Loop
 
 from data.errors import InputError
 from trainer.distributed import SingleProcess
 from trainer.evaluate import Figures
 from trainer.steps import FAILED, STOP
-from trainer.train import SignalledBatches, StopSignal, train, validation_figures
-from trainer.writers import NullWriter
-
-FIGURES = Figures(
-    log_loss=0.3,
-    normalized_entropy=0.9,
-    calibration=1.1,
-    auc=0.7,
-    map_at_12=0.6,
-    displays=5,
-    displays_without_click=1,
-    rows=20,
-)
-
-
-class Notes(NullWriter):
-    """Keeps what is written."""
-
-    def __init__(self):
-        self.written = []
-        self.steps = 0
-
-    def write(self, step, values):
-        self.written.append((step, dict(values)))
-
-    def step_done(self):
-        self.steps += 1
-
-
-class Loop:
-    """A training loop of steps that compute nothing, on a clock that only they, evaluations and saving move.
-
-    stop_from: the first step before which this process has been asked to stop. losses: step (from 1) -> loss.
-    others: step (from 1) -> signals of the other ranks. fails_at: the step whose batch cannot be read.
-    ranks: how many there are; those that are not this one only show in `others`.
-    """
-
-    def __init__(self, *, stop_from=math.inf, losses=None, skipped=(), others=None, fails_at=None, ranks=1):
-        self.ranks = ranks
-        self.stop_from, self.losses, self.skipped = stop_from, losses or {}, skipped
-        self.others, self.fails_at = others or {}, fails_at
-        self.events, self.seen, self.now, self.writer = [], [], 0.0, Notes()
-        self.step = 0
-
-    def run(self, **settings):
-        defaults = {"first_step": 0, "last_step": 10, "steps_per_epoch": 4}
-        settings = defaults | {"log_every_steps": 100, "checkpoint_every_steps": None} | settings
-        self.step = settings["first_step"]
-        return train(
-            comm=SingleProcess(size=self.ranks),
-            train_step=self.train_step,
-            batches=SignalledBatches(self),
-            global_batch_size=6,
-            evaluate=self.evaluate,
-            save=lambda step: self.record("save", step),
-            stop_requested=lambda: self.step >= self.stop_from,
-            learning_rate_flags="--the_rate",
-            writer=self.writer,
-            clock=lambda: self.now,
-            **settings,
-        )
-
-    dataset = types.SimpleNamespace(element_spec={"labels": tf.TensorSpec((3,), tf.float32)})
-
-    def __iter__(self):
-        while True:
-            if self.step + 1 == self.fails_at:
-                raise InputError("row 5 holds nonsense")
-            yield {"labels": tf.ones((3,))}
-
-    def train_step(self, batch, signals, step):
-        if int(step) != self.step:
-            raise AssertionError(f"step {int(step)} instead of {self.step}")
-        self.step += 1
-        self.seen.append((self.step, batch["labels"].numpy().tolist(), signals.numpy().tolist()))
-        self.now += 2.0
-        return {
-            "loss": tf.constant(self.losses.get(self.step, 1.0 / self.step)),
-            "signals": signals + np.array(self.others.get(self.step, (0, 0)), np.float32),
-            "skipped": tf.constant(float(self.step in self.skipped)),
-        }
-
-    def evaluate(self):
-        self.record("evaluate", self.step)
-        return FIGURES
-
-    def record(self, event, step):
-        self.now += 100.0
-        self.events.append((event, step))
-
+from trainer.train import SignalledBatches, StopSignal, validation_figures
 
 # When things happen.
 
@@ -235,18 +145,21 @@ def test_another_ranks_failure_ends_this_rank_too():
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf])
-def test_a_loss_that_is_not_finite_ends_training_at_the_next_log_point(loss):
+def test_a_loss_that_is_not_finite_ends_training_a_step_later_with_what_its_batch_holds(loss):
     loop = Loop(losses=dict.fromkeys(range(2, 11), loss))
-    with pytest.raises(InputError, match=f"the loss of step 3 is {loss}: lower --the_rate"):
-        loop.run(log_every_steps=3)
-    assert loop.events == []
+    said = f"the loss of step 2 is {loss}: lower --the_rate.*rows of step 1: labels.*rows of step 2: labels"
+    with pytest.raises(InputError, match=said):
+        loop.run()
+    assert loop.events == [] and len(loop.seen) == 3
 
 
-def test_no_checkpoint_is_made_of_a_model_that_has_diverged():
-    loop = Loop(losses=dict.fromkeys(range(2, 11), math.nan))
-    with pytest.raises(InputError, match="the loss of step 3 is nan"):
-        loop.run(checkpoint_every_steps=3)
-    assert loop.events == []
+@pytest.mark.parametrize("settings", [{"checkpoint_every_steps": 3}, {"steps_per_epoch": 3}, {"last_step": 3}])
+@pytest.mark.parametrize("first", [2, 3])
+def test_no_checkpoint_is_made_of_a_model_that_has_diverged(first, settings):
+    loop = Loop(losses=dict.fromkeys(range(first, 11), math.nan))
+    with pytest.raises(InputError, match=f"the loss of step {first} is nan"):
+        loop.run(**settings)
+    assert loop.events == [] and len(loop.seen) == 3
 
 
 def test_a_loss_that_overflowed_in_a_skipped_step_is_forgiven():

@@ -59,7 +59,12 @@ def started(monkeypatch):
     import tensorflow as tf
 
     monkeypatch.setattr(runtime, "import_tensorflow", lambda device: tf)
-    monkeypatch.setattr(runtime, "configure", lambda device, *, threads: None)
+
+    def configure(device, *, threads):
+        tf.config.experimental.enable_tensor_float_32_execution(device.tf32)
+        return runtime.Device(False, "a test", warnings=("something cannot be had",))
+
+    monkeypatch.setattr(runtime, "configure", configure)
     monkeypatch.setattr(distributed, "connect", SingleProcess)
     before = tf.config.experimental.tensor_float_32_execution_enabled()
     yield tf
@@ -78,6 +83,11 @@ def test_products_are_not_rounded_unless_that_is_asked_for(monkeypatch, started)
     monkeypatch.setattr(runtime, "has_gpu", lambda: True)
     ranks.connect(tf32)
     assert enabled()
+
+
+def test_what_a_gpu_cannot_have_is_said(started, capsys):
+    ranks.connect(catalogue.settings("gemm", "forward", precision="fp32", cpu=True))
+    assert capsys.readouterr().err == "benchmarks.microbenchmarks: warning: something cannot be had\n"
 
 
 def test_ranks_leave_together():

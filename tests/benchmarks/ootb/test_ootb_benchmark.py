@@ -50,7 +50,7 @@ def test_training_has_what_our_benchmark_has(dataset, tmp_path, capsys):
         for field in dataclasses.fields(record)
         if getattr(record, field.name) is None and getattr(ours, field.name) is not None
     }
-    assert lacking == {"input_wait_share", "alltoall_bytes", "predicted_alltoall_bytes"}
+    assert lacking == {"input_wait_share", "predicted_alltoall_bytes", "settings_in_force", "trained"}
     said = capsys.readouterr().out
     assert said.startswith("benchmark of training out of the box, wide_deep | Keras ") and "ootb" in said
 

@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 import pytest
 from report_cases import repeats, result, turns
 
-from benchmarks.report import html_page, plots
+from benchmarks.report import drawing, html_page
 from benchmarks.report.rows import summarise
 from benchmarks.suite.results import FAILED
 
@@ -123,7 +123,7 @@ def test_plots_have_what_they_show_in_words(page):
 
 
 def test_without_matplotlib_it_says_so(summary, monkeypatch):
-    monkeypatch.setattr(plots, "can_draw", lambda: False)
+    monkeypatch.setattr(drawing, "can_draw", lambda: False)
     found = Page(html_page.page(summary))
     assert "svg" not in found.tags
     assert found.text.count("matplotlib is not installed") == 3

@@ -80,6 +80,16 @@ def test_compare_with_an_uncertain_difference_passes(tmp_path):
     assert main(["compare", str(a), str(b), "--threshold", "0.95"]) == 0
 
 
+def test_a_score_that_is_lost_does_not_pass_a_threshold(tmp_path, capsys):
+    a = folder(tmp_path / "a", [*repeats(100, 101, 99), *repeats(5, batch_size=8)])
+    b = folder(tmp_path / "b", [*repeats(100, 101, 99), *repeats(5, batch_size=16)])
+    assert main(["compare", str(a), str(b)]) == 0
+    capsys.readouterr()
+    assert main(["compare", str(a), str(b), "--threshold", "0.9"]) == 1
+    lost = f"dlrm-optimized-training-tiny, version 1, batch 8, fp32: a score in {a}, none in {b}"
+    assert capsys.readouterr().err == f"nothing to hold against 0.9: {lost}\n"
+
+
 @pytest.mark.parametrize("form", ["text", "markdown", "csv", "json"])
 def test_compare_implementations(tmp_path, capsys, form):
     folder(tmp_path, turns([50, 51, 52], [100, 101, 102]))

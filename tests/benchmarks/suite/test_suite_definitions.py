@@ -5,7 +5,7 @@ import suite_cases
 import yaml
 
 from benchmarks.suite import definitions
-from benchmarks.suite.definitions import load, read, select
+from benchmarks.suite.definitions import DEFAULT, QUICK, load, read, select
 from data.errors import InputError
 
 
@@ -45,7 +45,10 @@ BAD = [
     ({"batch_sizes": 64}, "batch_sizes must be"),
     ({"latency_limit_ms": 0}, "latency_limit_ms must be a number above 0 or null, got 0"),
     ({"precisions": ["fp8"]}, "precisions must be"),
-    ({"quick": "yes"}, "quick must be true or false, got 'yes'"),
+    ({"quick": True}, "quick must be a mapping of implementations to lists of numbers from 1 on, or null, got True"),
+    ({"default": {}}, "default must be a mapping of implementations to lists of numbers from 1 on, or null, got {}"),
+    ({"quick": {"ootb": [48]}}, "quick has batch sizes [48] of ootb, and the benchmark [32, 64] of ootb, optimized"),
+    ({"default": {"micro": [32]}}, "default has batch sizes [32] of micro, and the benchmark"),
     ({"expected_memory": {"ootb": "2 GB"}}, "expected_memory must be"),
     ({"correctness": {"check": "hope"}}, "correctness.check must be loss_band or reference, got 'hope'"),
     ({"correctness": {"check": "own"}}, "correctness.check must be loss_band or reference, got 'own'"),
@@ -108,8 +111,9 @@ def test_all_files_of_the_project_are_read_and_what_is_asked_for_is_there():
     }
     assert all(one.model in {q.model for q in ones if q.default} for one in ones)
     for one in ones:
-        if one.quick:
-            assert one.default, f"{one.name} is quick and not in the default selection"
+        for implementation, sizes in one.stated(QUICK).items():
+            default = one.stated(DEFAULT).get(implementation, ())
+            assert set(sizes) <= set(default), f"{one.name} is quick and not in the default selection"
         if not one.is_micro:
             assert one.correctness["check"] == ("loss_band" if one.mode == "training" else "reference")
 

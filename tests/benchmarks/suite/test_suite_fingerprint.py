@@ -37,6 +37,7 @@ def test_everything_that_is_compared_is_there(facts):
         ({"governor": "powersave", "container": "docker"}, ["governor", "container"]),
         ({"host": "b", "commit": "def", "dirty": True, "start_time": "", "memory_bytes": 1}, []),
         ({"embedding_kernels": "other"}, ["embedding_kernels"]),
+        ({"tuning": {"NCCL_ALGO": "Ring"}}, ["tuning"]),
     ],
 )
 def test_differences_are_named(facts, changes, expected):
@@ -47,6 +48,18 @@ def test_variables_that_change_precision_are_kept_and_no_others(tmp_path):
     environ = {"NVIDIA_TF32_OVERRIDE": "0", "HOME": "/root", "OMP_NUM_THREADS": "2"}
     found = fingerprint(environ, root=tmp_path, environment=ENVIRONMENT)
     assert found["precision"] == {"NVIDIA_TF32_OVERRIDE": "0", "OMP_NUM_THREADS": "2"}
+
+
+def test_variables_that_tune_gpus_and_ranks_are_kept(tmp_path):
+    environ = {"HOROVOD_CYCLE_TIME": "5", "NVIDIA_TF32_OVERRIDE": "0", "NCCL_SOCKET_IFNAME": "eth0"}
+    found = fingerprint(environ, root=tmp_path, environment=ENVIRONMENT)
+    assert found["tuning"] == {"HOROVOD_CYCLE_TIME": "5"}
+    other = fingerprint({"HOROVOD_CYCLE_TIME": "1"}, root=tmp_path, environment=ENVIRONMENT)
+    assert differences(found, other | {"precision": found["precision"]}) == ["tuning.HOROVOD_CYCLE_TIME"]
+
+
+def test_results_of_before_variables_were_kept_have_none(facts):
+    assert differences(facts, {name: value for name, value in facts.items() if name != "tuning"}) == []
 
 
 def test_governors(tmp_path):

@@ -20,8 +20,18 @@ def test_the_projects_benchmarks_mean_what_their_versions_meant():
     assert meanings.problems(load(), meanings.recorded()) == []
 
 
-@pytest.mark.parametrize("changes", [{"owner": "somebody else"}, {"stands_for": "Other things."}, {"version": "2.0"}])
-def test_who_owns_it_and_what_it_is_called_is_no_meaning(changes):
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"owner": "somebody else"},
+        {"stands_for": "Other things."},
+        {"version": "2.0"},
+        {"quick": None},
+        {"default": {"optimized": [64]}},
+        {"expected_memory": {"ootb": 100}},
+    ],
+)
+def test_who_owns_it_and_what_selects_it_is_no_meaning(changes):
     assert meanings.digest(suite_cases.definition(**changes)) == meanings.digest(suite_cases.definition())
 
 
@@ -33,7 +43,6 @@ def test_who_owns_it_and_what_it_is_called_is_no_meaning(changes):
         {"flags": {**suite_cases.DOCUMENT["flags"], "deep_dropout": 0.2}},
         {"flags": {**suite_cases.DOCUMENT["flags"], "benchmark_steps": 40}},
         {"implementations": ["optimized"]},
-        {"quick": False},
         {"correctness": {**suite_cases.DOCUMENT["correctness"], "high": 0.7}},
         {"precisions": ["fp32", "bf16"]},
     ],

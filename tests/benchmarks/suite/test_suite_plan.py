@@ -64,6 +64,36 @@ def test_selections(selection, expected):
     assert shown(cells(suite_cases.definition(**SCALED), Selection(**selection))) == expected
 
 
+STATED = SCALED | {"quick": {"ootb": [64]}, "default": {"ootb": [32], "optimized": [64, 32]}}
+
+
+@pytest.mark.parametrize(
+    ("selection", "expected"),
+    [
+        # Of several ranks there is what scaling states, and one rank alone where it is to be quick.
+        (
+            {"stated": "default"},
+            [
+                *(("ootb", 32, 1, "single"), ("optimized", 32, 1, "single"), ("optimized", 64, 1, "single")),
+                *(("optimized", 64, 2, "strong"), ("optimized", 64, 2, "weak"), ("optimized", 128, 2, "weak")),
+            ],
+        ),
+        ({"stated": "quick", "quick": True}, [("ootb", 64, 1, "single")]),
+        ({"stated": "quick"}, [("ootb", 64, 1, "single")]),
+        ({"stated": "default", "world_sizes": (1,), "implementations": ("ootb",)}, [("ootb", 32, 1, "single")]),
+        ({"stated": "quick", "batch_sizes": (8,), "world_sizes": (1,)}, [("ootb", 8, 1, "single")]),
+    ],
+)
+def test_a_selection_takes_what_is_stated_of_it(selection, expected):
+    assert shown(cells(suite_cases.definition(**STATED), Selection(**selection))) == expected
+
+
+@pytest.mark.parametrize("stated", ["quick", "default"])
+def test_what_is_in_no_selection_has_no_cells_in_it(stated):
+    one = suite_cases.definition(quick=None, default=None)
+    assert cells(one, Selection(stated=stated)) == [] and len(cells(one, Selection())) == 4
+
+
 def test_precisions_of_the_selection_replace_the_definitions():
     found = cells(suite_cases.definition(), Selection(precisions=("bf16",), quick=True))
     assert [c.precision for c in found] == ["bf16", "bf16"]

@@ -83,6 +83,7 @@ def test_who_does_not_listen_is_killed(tmp_path):
         ),
         ("Traceback\n  File x\nValueError: shapes differ\n", "ValueError: shapes differ"),
         ("[1]<stderr>:tensorflow.python.OOMError: no memory\nother\n", "OOMError: no memory"),
+        ("main.py: rank 0 failed:\nTraceback:\n  deep\nValueError: broken\n", "ValueError: broken"),
     ],
 )
 def test_last_words(tmp_path, text, said):

@@ -98,6 +98,53 @@ def raw_rows(raw, spec, source):
     return [row for row in raw.clicks if row[0] in displays]
 
 
+@pytest.fixture(scope="module")
+def folds(raw, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("folds")
+    source = raw.write(folder / "raw")
+    return [sample.prepare(source, str(folder / f"fold-{k}"), seed=5, fold=(k, 3)) for k in (1, 2, 3)]
+
+
+def test_folds_hold_out_each_display_once(raw, folds):
+    held_out = [set(columns(spec, "test")["display_id"]) for spec in folds]
+    assert sorted(display for one in held_out for display in one) == list(range(1, 301))
+    assert all(80 <= len(one) <= 120 for one in held_out)
+    for number, (spec, one) in enumerate(zip(folds, held_out, strict=True), start=1):
+        assert set(columns(spec, "train")["display_id"]) == set(range(1, 301)) - one
+        facts = spec.metadata["outbrain_sample"]
+        assert (facts["fold"], facts["test_displays"], facts["train_displays"]) == (
+            [number, 3],
+            len(one),
+            300 - len(one),
+        )
+        assert "test_fraction" not in facts
+
+
+def test_the_baseline_of_a_fold_is_of_the_other_folds_clicks(raw, folds, tmp_path):
+    spec = folds[1]
+    held_out = set(columns(spec, "test")["display_id"])
+    shows, clicks = Counter(), Counter()
+    for display, ad, clicked in raw.clicks:
+        if display not in held_out:
+            shows[ad] += 1
+            clicks[ad] += clicked
+    mean = sum(clicks.values()) / sum(shows.values())
+    rows = [row for row in raw.clicks if row[0] in held_out]
+    # As float32, as the dataset has them, so that equal rates are ties in both.
+    rates = [np.float32(math.log((clicks[ad] + 20 * mean) / (shows[ad] + 20) / mean)) for _, ad, _ in rows]
+    ids, labels = (np.array([row[n] for row in rows]) for n in (0, 2))
+    facts = spec.metadata["outbrain_sample"]
+    assert facts["ctr_map_at_12"] == pytest.approx(map_at_k(ids, labels, np.array(rates)), abs=2e-3)
+    assert facts["chance_map_at_12"] == pytest.approx(map_at_k(ids, labels, np.zeros(len(ids))), abs=1e-12)
+    # Other clicks on held-out displays change nothing that is known of them.
+    moved = [(d, ad, c if d not in held_out else int(ad == min(a for e, a, _ in raw.clicks if e == d)))
+             for d, ad, c in raw.clicks]  # fmt: skip
+    again = sample.prepare(raw.write(tmp_path / "raw", moved), str(tmp_path / "made"), seed=5, fold=(2, 3))
+    before, after = (columns(one, "test") for one in (spec, again))
+    assert before.pop("clicked") != after.pop("clicked") and before == after
+    assert columns(again, "train") == columns(spec, "train")
+
+
 def test_every_row_comes_out_once_on_one_side(raw, written):
     train, test = columns(written, "train"), columns(written, "test")
     assert not set(train["display_id"]) & set(test["display_id"])
@@ -261,6 +308,19 @@ def test_the_command_line_writes_and_sums_up(raw, tmp_path, capsys):
     assert sorted(path.name for path in output.iterdir()) == ["feature_spec.yaml", "train", "valid"]
 
 
+def test_the_command_line_takes_a_fold(raw, folds, tmp_path, capsys):
+    source, output = raw.write(tmp_path / "raw"), tmp_path / "made"
+    assert sample.main(["--input", source, "--output", str(output), "--seed=5", "--fold=2/3"]) == 0
+    assert f"{folds[1].metadata['outbrain_sample']['test_displays']} displays to evaluate" in capsys.readouterr().out
+    made = FeatureSpec.from_yaml(str(output / "feature_spec.yaml"))
+    assert made.metadata == folds[1].metadata
+
+
+def test_a_fold_and_a_share_exclude_each_other(raw, tmp_path):
+    with pytest.raises(InputError, match=r"test_fraction=0\.3 and a fold: .*give one of them"):
+        sample.prepare(raw.write(tmp_path / "raw"), str(tmp_path / "made"), test_fraction=0.3, fold=(1, 3))
+
+
 def test_the_module_can_be_called(tmp_path):
     command = [sys.executable, "-m", "data.outbrain.sample", "--input", str(tmp_path), "--output", str(tmp_path / "o")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
@@ -321,6 +381,13 @@ def test_bad_files_are_one_line_and_leave_nothing(raw, tmp_path, capsys, name, t
         (["--test_fraction=1"], "test_fraction=1.0"),
         (["--test_fraction=0.000001"], "too few to train on 10 and to hold out one"),
         (["--sed=1"], "unrecognized arguments"),
+        (["--fold=0/3"], "fold=0/3: give the number of one of at least two folds"),
+        (["--fold=4/3"], "fold=4/3"),
+        (["--fold=1/1"], "fold=1/1"),
+        (["--fold=1"], "'1' is no fold; give two numbers such as 1/3"),
+        (["--fold=1/x"], "'1/x' is no fold"),
+        (["--fold=1/3", "--test_fraction=0.3"], "not allowed with argument"),
+        (["--fold=1/999999"], "too few to train on 10 and to hold out one with fold=1/999999"),
     ],
 )
 def test_bad_arguments(raw, tmp_path, capsys, arguments, message):
