@@ -12,7 +12,6 @@ row that must have a score here has none; 2 for bad input; 130 or 143 where it w
 """
 
 import argparse
-import importlib.util
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -98,16 +97,14 @@ def measure(definitions: Sequence[Definition], options: argparse.Namespace) -> t
         timeout_s=options.timeout,
     )
     results = session.run(folder, planned, found.finished, runner, say=_say)
-    table = report(folder, results)
+    table = report(folder)
     if options.search:
         table += "\n\n" + search.summary(chosen, results)
     return table, problems(planned, results, facts)
 
 
-def report(folder: str, results: Sequence[Result]) -> str:
+def report(folder: str) -> str:
     """Writes the tables and plots of a folder; returns the table for the terminal."""
-    if importlib.util.find_spec("benchmarks.report") is None:
-        return "\n".join(f"{result.cell.benchmark}: {session.outcome(result)}" for result in results)
     from benchmarks.report import write_all  # brings what draws plots, which planning and running do without
 
     return write_all(folder)

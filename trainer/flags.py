@@ -44,8 +44,8 @@ def _define(values: flags.FlagValues) -> None:
     flags.DEFINE_string(
         "config",
         None,
-        "A record (result.json, or a result of the benchmark suite) whose configuration is run again, results_dir "
-        "excepted; flags that are given come before it.",
+        "A record (result.json, or FILE:LINE of the suite's records.jsonl) whose configuration is run again, "
+        "results_dir excepted; flags that are given come before it.",
         flag_values=values,
     )
 

@@ -1,6 +1,7 @@
 """The configuration that a record holds, to be run again."""
 
 import json
+import os
 import types
 import typing
 from collections.abc import Mapping
@@ -25,7 +26,7 @@ def again(path: str, settings: Mapping[str, Any]) -> RunConfig:
     fall back: the run is that of the record, whatever the machine.
 
     Args:
-      path: a `result.json`, or a result of the benchmark suite as a file of its own.
+      path: a `result.json`, or "FILE:LINE": a line, counted from 1, of what the suite or a study keeps.
       settings: those that were given with it, by their flag's name.
 
     Raises:
@@ -49,20 +50,30 @@ def again(path: str, settings: Mapping[str, Any]) -> RunConfig:
 
 def _settings(path: str) -> dict[str, Any]:
     """The settings that the record states, checked for their names and types alone."""
+    name, colon, line = path.rpartition(":")
+    picked = int(line) if colon and line.isdecimal() and not os.path.exists(path) else None
     try:
-        with open(path, encoding="utf-8") as file:
-            found = json.load(file)
+        with open(path if picked is None else name, encoding="utf-8") as file:
+            text = file.read()
+        if picked is not None:
+            lines = text.splitlines()
+            if not 1 <= picked <= len(lines):
+                raise InputError(f"--config={path}: {name} has {len(lines)} lines, counted from 1: name one of them")
+            text = lines[picked - 1]
+        found = json.loads(text)
     except OSError as error:
         raise InputError(f"--config={path}: cannot be read: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
-        raise InputError(f"--config={path}: not a JSON file: {error}; give a run's result.json") from error
+        raise InputError(
+            f"--config={path}: not a JSON document: {error}; give a run's result.json, or FILE:LINE of a records.jsonl"
+        ) from error
     if isinstance(found, Mapping) and "cell" in found:
-        found = found.get("record")  # a result of the suite
+        found = found.get("record")  # of the suite or of a study
     settings = found.get("config") if isinstance(found, Mapping) else None
     if not isinstance(settings, Mapping) or not settings:
         raise InputError(
-            f"--config={path}: holds no configuration: give a run's result.json, or a result of the suite that has a "
-            "record"
+            f"--config={path}: holds no configuration: give a run's result.json, or a line of a records.jsonl that has "
+            "a record"
         )
     allowed = {}
     for hint in typing.get_type_hints(RunConfig).values():

@@ -3,12 +3,14 @@
     python -m benchmarks.report show DIR_OR_FILE... [--format text|markdown|csv|json|html] [--output FILE]
     python -m benchmarks.report compare A B [--threshold R] [--format text|markdown|csv|json] [--output FILE]
     python -m benchmarks.report compare DIR --implementations ootb,optimized [...]
+    python -m benchmarks.report agreement DIR DIR... [--format text|markdown] [--output FILE]
     python -m benchmarks.report bundle DIR --output FILE.tar.gz
     python -m benchmarks.report bundle --verify FILE.tar.gz
 
 DIR has the suite's records.jsonl, or FAMBench's *.log files. Lines and files that are bad are named on stderr and the
 good ones shown; the exit code is 1 then. It is also 1 where compare finds a cell slower than --threshold, or one that A
-scored and B did not, or --verify a file that differs; 2 for bad input; 0 otherwise.
+scored and B did not; where agreement finds runs of the suite further apart than the spread that they state; where
+--verify finds a file that differs. It is 2 for bad input, and 0 otherwise.
 """
 
 import argparse
@@ -16,7 +18,7 @@ import math
 import sys
 from collections.abc import Sequence
 
-from benchmarks.report import bundle, compare_tables, html_page, tables
+from benchmarks.report import agreement, bundle, compare_tables, html_page, tables
 from benchmarks.report.compare import compare, compare_implementations
 from benchmarks.report.rows import Summary, describe, summarise
 from benchmarks.report.sources import load
@@ -37,6 +39,7 @@ _COMPARED = {
     "csv": compare_tables.csv_text,
     "json": compare_tables.json_text,
 }
+_AGREED = {"text": agreement.text, "markdown": agreement.markdown}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -60,7 +63,7 @@ def _parser() -> command_line.Parser:
         description=__doc__.partition("\n")[0],
         allow_abbrev=False,
     )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="show|compare|bundle")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="show|compare|agreement|bundle")
     show = commands.add_parser("show", help="the table of one machine", allow_abbrev=False)
     show.add_argument("paths", nargs="+", metavar="DIR_OR_FILE", help="folders or files of results")
     show.add_argument("--format", choices=_SHOWN, default="text")
@@ -73,7 +76,11 @@ def _parser() -> command_line.Parser:
     )
     both.add_argument("--format", choices=_COMPARED, default="text")
     both.set_defaults(work=_compare)
-    for command in (show, both):
+    runs = commands.add_parser("agreement", help="runs of the suite on one machine", allow_abbrev=False)
+    runs.add_argument("paths", nargs="+", metavar="DIR_OR_FILE", help="each a run, two or more")
+    runs.add_argument("--format", choices=_AGREED, default="text")
+    runs.set_defaults(work=_agreement)
+    for command in (show, both, runs):
         command.add_argument("--output", metavar="FILE", help="file to write (default: standard output)")
     packed = commands.add_parser("bundle", help="records, logs, configurations and hashes", allow_abbrev=False)
     packed.add_argument("path", nargs="?", metavar="DIR", help="folder of results to pack")
@@ -120,6 +127,16 @@ def _compare(parsed: argparse.Namespace) -> tuple[str, list[str]]:
         ]
         problems += [f"nothing to hold against {threshold:g}: {line}" for line in comparison.lost]
     return _given(_COMPARED[parsed.format](comparison), parsed.output), problems
+
+
+def _agreement(parsed: argparse.Namespace) -> tuple[str, list[str]]:
+    summaries, problems = [], []
+    for path in parsed.paths:
+        summary, bad = _read(path)
+        summaries.append(summary)
+        problems += bad
+    found = agreement.agreement(summaries, parsed.paths)
+    return _given(_AGREED[parsed.format](found), parsed.output), problems + found.findings
 
 
 def _bundle(parsed: argparse.Namespace) -> tuple[str, list[str]]:

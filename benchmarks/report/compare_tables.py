@@ -7,6 +7,7 @@ from typing import Any
 from benchmarks.report.compare import Compared, Comparison
 from benchmarks.report.statistics import CONFIDENCE
 from benchmarks.report.tables import (
+    COLUMNS,
     INTERVAL,
     NO_INTERVAL,
     Grid,
@@ -20,7 +21,7 @@ from benchmarks.report.tables import (
 from benchmarks.suite.results import Cell
 from trainer.records import jsonable
 
-_COLUMNS = (
+_RECORD_COLUMNS = (
     *(field.name for field in dataclasses.fields(Cell)),
     *("score_a", "score_b", "units", "repeats_a", "repeats_b", "marks_a", "marks_b"),
     *("ratio", "low", "high", "method", "verdict"),
@@ -29,23 +30,8 @@ _COLUMNS = (
 
 def grid(comparison: Comparison) -> Grid:
     """The table: both scores, B over A with its interval, and what may be said of B."""
-    cells = [row.b.cell for row in comparison.rows]
-    columns = {
-        "Model": lambda cell: cell.model,
-        "Implementation": lambda cell: cell.implementation,
-        "Mode": lambda cell: cell.mode,
-        "Config": lambda cell: cell.config,
-        "Batch Size": lambda cell: f"{cell.batch_size:,}" if cell.batch_size else "",
-        "Ranks": lambda cell: str(cell.world_size),
-        "Scaling": lambda cell: cell.scaling,
-        "Precision": lambda cell: cell.precision,
-        "Version": lambda cell: cell.version,
-    }
-    if comparison.by_implementation:
-        del columns["Implementation"]
-    for heading in ("Ranks", "Scaling", "Precision", "Version"):
-        if len({columns[heading](cell) for cell in cells}) < 2:
-            del columns[heading]
+    without = "Implementation" if comparison.by_implementation else ""
+    columns = COLUMNS.shown([row.b.cell for row in comparison.rows], without)
     rows = [
         [
             *(of(row.b.cell) for of in columns.values()),
@@ -99,7 +85,7 @@ def markdown(comparison: Comparison) -> str:
 
 def csv_text(comparison: Comparison) -> str:
     """As CSV with a heading line, figures unrounded."""
-    return csv_of([_record(row, comparison) for row in comparison.rows], _COLUMNS)
+    return csv_of([_record(row, comparison) for row in comparison.rows], _RECORD_COLUMNS)
 
 
 def json_text(comparison: Comparison) -> str:

@@ -71,11 +71,11 @@ def _implementations(summary: Summary) -> list[str]:
 def _roofline(rows: Sequence[Row]) -> str:
     about = (
         "<p>Both roofs are measured by the microbenchmarks of this table. The memory roof is the bandwidth of "
-        "looked-up rows, which caches can raise above what memory gives. A benchmark is placed where the operations "
-        "and bytes of its step are known.</p>"
+        "looked-up rows, which caches can raise above what memory gives. Placed are microbenchmarks, whose operations "
+        "and bytes are known by formula; models are not, for what their steps move depends on caches and on ids.</p>"
     )
     left_out = sorted({name for roofline in rooflines(rows) for name in roofline.left_out})
-    after = f"<p>Not placed, their operations and bytes being unknown:</p>{items(left_out)}" if left_out else ""
+    after = f"<p>Not placed:</p>{items(left_out)}" if left_out else ""
     none = "No precision has scores of both GEMM and EmbeddingBag at one rank."
     return _plots("Roofline", plots.roofline_plots, rows, none, before=about, after=after)
 

@@ -5,7 +5,7 @@ import dataclasses
 import io
 import json
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.report import machines
@@ -28,14 +28,49 @@ class Grid:
     right: Sequence[str] = ()
 
 
+@dataclasses.dataclass(frozen=True)
+class CellColumns:
+    """Columns that say what a score is of: heading -> text of a cell.
+
+    Attributes:
+      always: stand in every table.
+      sometimes: stand where they differ between rows.
+    """
+
+    always: Mapping[str, Callable[[Cell], str]]
+    sometimes: Mapping[str, Callable[[Cell], str]]
+
+    def shown(self, cells: Sequence[Cell], without: str = "") -> dict[str, Callable[[Cell], str]]:
+        """Those of a table with these cells; `without` is a heading that is left out."""
+        differing = {heading: of for heading, of in self.sometimes.items() if len(set(map(of, cells))) > 1}
+        return {heading: of for heading, of in {**self.always, **differing}.items() if heading != without}
+
+
+COLUMNS = CellColumns(
+    always={
+        "Model": lambda cell: cell.model,
+        "Implementation": lambda cell: cell.implementation,
+        "Mode": lambda cell: cell.mode,
+        "Config": lambda cell: cell.config,
+        # Of some logs of others it is not known.
+        "Batch Size": lambda cell: f"{cell.batch_size:,}" if cell.batch_size else "",
+    },
+    sometimes={
+        "Ranks": lambda cell: str(cell.world_size),
+        "Scaling": lambda cell: cell.scaling,
+        "Precision": lambda cell: cell.precision,
+        "Version": lambda cell: cell.version,
+    },
+)
+
+
 def score_grid(summary: Summary) -> Grid:
     """The table of scores. Ranks, scaling, precision and version have a column where there is more than one of them."""
-    cells = [row.cell for row in summary.rows]
-    wanted = [*_KEYS, *(heading for heading, of in _SOMETIMES.items() if len({of(cell) for cell in cells}) > 1)]
-    headings = [*wanted, "Score", "Units", "p95 latency (ms)", INTERVAL, "Repeats"]
+    columns = COLUMNS.shown([row.cell for row in summary.rows])
+    headings = [*columns, "Score", "Units", "p95 latency (ms)", INTERVAL, "Repeats"]
     rows = [
         [
-            *((_KEYS | _SOMETIMES)[heading](row.cell) for heading in wanted),
+            *(of(row.cell) for of in columns.values()),
             number(row.score) + row.marks,
             row.units,
             "" if row.p95_ms is None else f"{row.p95_ms:,.2f}",
@@ -52,22 +87,22 @@ def unscored_grid(unscored: Sequence[Unscored]) -> Grid:
     rows = [
         [
             one.status,
-            *(of(one.cell) for of in _KEYS.values()),
-            _SOMETIMES["Ranks"](one.cell),
+            *(of(one.cell) for of in COLUMNS.always.values()),
+            str(one.cell.world_size),
             one.cell.precision,
             ", ".join(map(str, one.repeats)),
             " ".join(one.reason.split()) or "no reason given",
         ]
         for one in unscored
     ]
-    return Grid(["Status", *_KEYS, "Ranks", "Precision", "Repeats", "Reason"], rows, ("Batch Size", "Ranks"))
+    return Grid(["Status", *COLUMNS.always, "Ranks", "Precision", "Repeats", "Reason"], rows, ("Batch Size", "Ranks"))
 
 
 def scaling_grid(steps: Sequence[Step]) -> Grid:
     """Speed-up and efficiency of several ranks over one."""
     rows = [
         [
-            *(of(step.cell) for heading, of in _KEYS.items()),
+            *(of(step.cell) for of in COLUMNS.always.values()),
             step.cell.scaling,
             str(step.cell.world_size),
             number(step.score),
@@ -77,7 +112,7 @@ def scaling_grid(steps: Sequence[Step]) -> Grid:
         ]
         for step in steps
     ]
-    headings = [*_KEYS, "Scaling", "Ranks", "Score", "Units", "Speed-up", "Efficiency"]
+    headings = [*COLUMNS.always, "Scaling", "Ranks", "Score", "Units", "Speed-up", "Efficiency"]
     return Grid(headings, rows, ("Batch Size", "Ranks", "Score", "Speed-up", "Efficiency"))
 
 
@@ -128,7 +163,7 @@ def records(summary: Summary) -> list[dict[str, Any]]:
     """A flat object for each row and for each cell without a score: every column, and marks as columns of their own."""
     return [_record(row) for row in summary.rows] + [
         {
-            **dict.fromkeys(_COLUMNS),
+            **dict.fromkeys(_RECORD_COLUMNS),
             **dataclasses.asdict(one.cell),
             **{"status": one.status, "reason": one.reason, "repeats": len(one.repeats)},
         }
@@ -138,7 +173,7 @@ def records(summary: Summary) -> list[dict[str, Any]]:
 
 def csv_text(summary: Summary) -> str:
     """As CSV with a heading line; the columns are always the same, and figures are unrounded."""
-    return csv_of(records(summary), _COLUMNS)
+    return csv_of(records(summary), _RECORD_COLUMNS)
 
 
 def json_text(summary: Summary, problems: Sequence[str] = ()) -> str:
@@ -232,21 +267,7 @@ def _one_line(value: str) -> str:
     return " ".join(value.split())
 
 
-_KEYS = {
-    "Model": lambda cell: cell.model,
-    "Implementation": lambda cell: cell.implementation,
-    "Mode": lambda cell: cell.mode,
-    "Config": lambda cell: cell.config,
-    # Of some logs of others it is not known.
-    "Batch Size": lambda cell: f"{cell.batch_size:,}" if cell.batch_size else "",
-}
-_SOMETIMES = {
-    "Ranks": lambda cell: str(cell.world_size),
-    "Scaling": lambda cell: cell.scaling,
-    "Precision": lambda cell: cell.precision,
-    "Version": lambda cell: cell.version,
-}
-_COLUMNS = (
+_RECORD_COLUMNS = (
     *(field.name for field in dataclasses.fields(Cell)),
     *("score", "units", "low", "high", "repeats", "spread", "noisy", "p95_ms", "latency_limit_ms", "missed_limit"),
     *("status", "reason"),

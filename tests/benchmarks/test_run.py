@@ -36,6 +36,11 @@ class Children:
         return launches(command, log=log, timeout_s=timeout_s, cwd=cwd, environ=environ)
 
 
+def table_of(folder):
+    found, _ = results.read(os.path.join(folder, results.RECORDS_FILE))
+    return f"table of {len(found)} results"
+
+
 @pytest.fixture
 def children(monkeypatch):
     """The suite with two benchmarks of its own whose runs are stood in for."""
@@ -48,7 +53,7 @@ def children(monkeypatch):
     for kind in (runner.Runner, correctness.Correctness):
         monkeypatch.setitem(kind.__init__.__kwdefaults__, "launch", made)
     monkeypatch.setattr(correctness.Correctness, "of", lambda *_: [Check("fine", True)])
-    monkeypatch.setattr(suite, "report", lambda folder, found: f"table of {len(found)} results")
+    monkeypatch.setattr(suite, "report", table_of)
     monkeypatch.setattr(must_score, "rows", lambda: ({"cpus": 1, "memory_gib": 0}, []))
     monkeypatch.setattr(suite.memory, "predicted_bytes", lambda *_: 1)
     return made
@@ -218,7 +223,7 @@ commands.of_cell = lambda definition, cell, folder, hosts: [
 suite.load = lambda: [one]
 meanings.recorded = lambda: {one.name: {one.version: meanings.digest(one)}}
 must_score.rows = lambda: ({"cpus": 1, "memory_gib": 0}, [])
-suite.report = lambda folder, found: "the table"
+suite.report = lambda folder: "the table"
 sys.exit(suite.main([f"--results_dir={folder}"]))
 """
 

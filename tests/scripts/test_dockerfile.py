@@ -116,6 +116,18 @@ def test_the_images_requirements_leave_its_own_packages_alone(root, packages):
     assert set(requirement_lines(root / "requirements-ngc.txt")) <= set(requirement_lines(root / "requirements.txt"))
 
 
+def test_what_reports_of_the_suite_need_is_there_with_all_that_it_requires(root, packages):
+    names = {packages.canonical(line.split("==")[0]) for line in requirement_lines(root / "requirements-ngc.txt")}
+    needed, found = ["matplotlib", "scipy"], set()
+    while needed:
+        name = needed.pop()
+        if name not in found and name not in IMAGES_OWN:
+            found.add(name)
+            lines = [line for line in importlib.metadata.requires(name) or () if "extra ==" not in line]
+            needed += [packages.canonical(re.match(r"[\w.-]+", line)[0]) for line in lines]
+    assert {"matplotlib", "scipy", "pillow"} <= found <= names
+
+
 def test_preprocessing_stays_outside_of_the_image_and_that_is_said(root):
     for name in ("Dockerfile", "requirements-ngc.txt"):
         comments = " ".join(line for line in (root / name).read_text().splitlines() if line.startswith("#"))

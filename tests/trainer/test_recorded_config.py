@@ -77,6 +77,18 @@ def test_a_result_of_the_suite_has_a_record_too(write):
     assert again.training.num_epochs == 3 and again.model == config.model
 
 
+def test_a_line_of_records_is_picked_by_its_number(write):
+    results = [{"cell": {}, "record": record_of(f"--num_epochs={epochs}")[1]} for epochs in (3, 4)]
+    path = write("\n".join(map(json.dumps, results)) + "\n")
+    for line, epochs in ((1, 3), (2, 4)):
+        assert flags.parse([f"--config={path}:{line}"]).training.num_epochs == epochs
+    for line in (0, 3):
+        with pytest.raises(InputError, match="has 2 lines, counted from 1: name one of them"):
+            flags.parse([f"--config={path}:{line}"])
+    with pytest.raises(InputError, match=r"not a JSON document.*FILE:LINE"):
+        flags.parse([f"--config={path}"])
+
+
 def test_a_record_of_an_older_version_lacks_settings_and_has_their_defaults(write):
     _, record = record_of("--num_epochs=3")
     del record["config"]["benchmark_seconds"], record["config"]["data_shards"]
@@ -87,8 +99,8 @@ def test_a_record_of_an_older_version_lacks_settings_and_has_their_defaults(writ
 @pytest.mark.parametrize(
     ("document", "said"),
     [
-        ("", "not a JSON file"),
-        ("[" * 100_000, "not a JSON file"),
+        ("", "not a JSON document"),
+        ("[" * 100_000, "not a JSON document"),
         ([], "holds no configuration"),
         ({}, "holds no configuration"),
         ({"config": None}, "holds no configuration"),

@@ -65,11 +65,16 @@ def sections(study: Study) -> list[Section]:
     cells = list(study.counted)
     blocks = [
         Text(text),
-        Items([verdict(study, cell) for cell in cells]),
+        Items(verdicts(study)),
         Table("MAP@12 over all folds", overall_grid(study), study.runs(cells)),
         Table("MAP@12 of each fold", fold_grid(study), study.runs(cells)),
     ]
     return [Section("Real clicks", blocks)]
+
+
+def verdicts(study: Study) -> list[str]:
+    """A line for each cell of a study of folds that has begun, for a terminal and for the section; none of others."""
+    return [verdict(study, cell) for cell in study.counted] if study.folds else []
 
 
 def verdict(study: Study, cell: Cell) -> str:

@@ -5,7 +5,7 @@ import dataclasses
 import pathlib
 
 from benchmarks.report.whole_files import write
-from benchmarks.study.report import blocks, checks, comparisons, counted
+from benchmarks.study.report import blocks, checks, clicks, comparisons, counted
 from benchmarks.study.report.sections import sections
 from data.errors import InputError
 
@@ -18,7 +18,7 @@ class Written:
 
     Attributes:
       paths: of its files.
-      verdicts: what the study shows, a line for each setting.
+      verdicts: what the study shows, a line for each setting, and of real clicks for each configuration.
       problems: why that must not be relied on, a line each.
     """
 
@@ -56,7 +56,7 @@ def write_report(folder: str) -> Written:
     _remove_old(place / blocks.FIGURES, {path.name for path in files})
     for path, content in files.items():
         write(str(path), content)
-    return Written(tuple(files), tuple(comparisons.verdict_lines(compared)), tuple(problems))
+    return Written(tuple(files), (*comparisons.verdict_lines(compared), *clicks.verdicts(study)), tuple(problems))
 
 
 def _remove_old(folder: pathlib.Path, names: set[str]) -> None:

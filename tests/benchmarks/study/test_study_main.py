@@ -110,6 +110,7 @@ def test_a_study_of_folds_runs_from_raw_clicks_to_its_report(tmp_path, capsys, m
     capsys.readouterr()
     assert study.main(arguments) == 0 and "holds 4 of 4 runs" in capsys.readouterr().err
     assert study.main(["report", str(tmp_path / "study")]) == 0, capsys.readouterr().err
+    assert capsys.readouterr().out.splitlines()[-1].startswith("float32, 1 x 64: MAP@12 0.")
     text = (tmp_path / "study" / "report.md").read_text()
     assert "4 of 4 planned runs count: 1 configurations, 2 seeds each on each of 2 folds" in text
     assert f"{study_click_cases.DISPLAYS:,} displays of real clicks in 2 folds" in text

@@ -7,7 +7,7 @@ from study_cases import cell
 from study_click_cases import click_plan, click_runs
 from study_report_cases import folder, small_plan, study, whole
 
-from benchmarks.study.report import blocks, clicks, comparisons
+from benchmarks.study.report import blocks, clicks, comparisons, counted
 from benchmarks.study.report.sections import sections
 
 
@@ -67,13 +67,7 @@ def test_before_the_datasets_are_made_it_says_so(tmp_path):
     plan = click_plan()
     place = folder(tmp_path, plan, [])
     (tmp_path / "folds.json").unlink()
-    assert clicks.NO_FOLDS in blocks.markdown("", clicks.sections(clicks_study(place)))
-
-
-def clicks_study(place):
-    from benchmarks.study.report import counted
-
-    return counted.load(place)
+    assert clicks.NO_FOLDS in text(counted.load(place)) and clicks.verdicts(counted.load(place)) == []
 
 
 def test_the_section_is_of_studies_of_folds_alone_and_stands_second(tmp_path):
