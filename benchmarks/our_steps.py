@@ -85,6 +85,11 @@ class OurSteps:
         self.eval_step = make_eval_step(self.model, xla=config.device.xla)
         self._steps = itertools.count()
 
+    def hidden_layers(self) -> list[tuple[int, int]]:
+        """(inputs, units) of each dense layer but those of one unit."""
+        dense = [variable for variables in self.model.dense_variables().values() for variable in variables]
+        return [tuple(variable.shape) for variable in dense if variable.shape.rank == 2 and variable.shape[1] > 1]
+
     def losses(self, batches: Sequence[Batch]) -> list[float]:
         """Trains on each batch once; the loss of each before its update."""
         return [float(self.train(batch)["loss"]) for batch in as_tensors(batches)]

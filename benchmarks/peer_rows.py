@@ -6,6 +6,7 @@ A function for each workload returns rows; it is run in a process of its own (`b
 import dataclasses
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,6 +14,9 @@ from benchmarks import torch_peer, workloads
 from benchmarks.comparison import Contender, Row, measure
 from benchmarks.torch_peer import TorchPeer
 from benchmarks.workloads import Batch, Workload
+
+if TYPE_CHECKING:
+    from benchmarks.our_steps import OurSteps
 
 OURS, PRODUCTS, KERAS, TORCH = "ours", "matrix products", "Keras", "PyTorch"
 TIMES_AS_FAST, OF_ITS_SPEED = "times as fast: ours", "of its speed: ours"
@@ -54,7 +58,7 @@ class Against:
     """A contender beside ours, and how fast ours should be compared with it."""
 
     work: Contender | None
-    target: float
+    target: float | None
     ratio_is: str = TIMES_AS_FAST
     note: str = ""
 
@@ -70,7 +74,7 @@ def wide_deep_training(settings: Settings) -> list[Row]:
     keras = _keras(workload, batches, jit_compile=False)
     ours = OurSteps(workload)
     against = {
-        **_products(workload, steps, gradients=True, target=0.92),
+        **_products(ours, steps, gradients=True, target=0.92),
         KERAS: Against(keras.trains(steps), 1.7, note="fit"),
         TORCH: _torch(peer, disagreement, lambda: peer.trains(peer.endless(batches), steps), 1.05, SGD_ON_TABLES),
     }
@@ -88,7 +92,7 @@ def wide_deep_evaluation(settings: Settings) -> list[Row]:
     peer = TorchPeer(workload, weights(ours.model)) if torch_peer.is_installed() else None
     keras = _keras(workload, batches, jit_compile=True)
     against = {
-        **_products(workload, steps, gradients=False, target=0.92),
+        **_products(ours, steps, gradients=False, target=0.92),
         KERAS: Against(keras.scores(steps), 1.1, note="predict with jit_compile, no metrics"),
         TORCH: _torch(peer, "", lambda: peer.scores(peer.endless(batches), steps), 0.95, "no_grad, no metrics"),
     }
@@ -97,7 +101,7 @@ def wide_deep_evaluation(settings: Settings) -> list[Row]:
 
 
 def dlrm_training(settings: Settings) -> list[Row]:
-    """DLRM "tiny", both poolings, the same ids made before: PyTorch."""
+    """DLRM "tiny", both poolings, the same ids made before: the layers' products, PyTorch."""
     from benchmarks.our_steps import endless
 
     rows, steps = [], settings.steps(64)
@@ -108,7 +112,10 @@ def dlrm_training(settings: Settings) -> list[Row]:
         rows += compare(
             f"dlrm_training, {pooling}",
             ours.trains(endless(batches), steps),
-            {TORCH: _torch(peer, disagreement, lambda b=batches: peer.trains(peer.endless(b), steps), 1.8)},
+            {
+                **_products(ours, steps, gradients=True),
+                TORCH: _torch(peer, disagreement, lambda b=batches: peer.trains(peer.endless(b), steps), 1.8),
+            },
             settings,
         )
     return rows
@@ -137,25 +144,31 @@ def dlrm_data_in_loop(settings: Settings) -> list[Row]:
 
 
 def dlrm_inference(settings: Settings) -> list[Row]:
-    """DLRM "tiny", 100 ids in every lookup: PyTorch without gradients."""
+    """DLRM "tiny", 100 ids in every lookup: the layers' products, PyTorch without gradients."""
     from benchmarks.our_steps import OurSteps, endless, weights
 
     workload = _dlrm_tiny(settings, "fixed")
     batches, steps = workload.batches(), settings.steps(128)
     ours = OurSteps(workload, training=False)
     peer = TorchPeer(workload, weights(ours.model)) if torch_peer.is_installed() else None
-    against = {TORCH: _torch(peer, "", lambda: peer.scores(peer.endless(batches), steps), 0.9, "no_grad")}
+    against = {
+        **_products(ours, steps, gradients=False),
+        TORCH: _torch(peer, "", lambda: peer.scores(peer.endless(batches), steps), 0.9, "no_grad"),
+    }
     return compare("dlrm_inference", ours.scores(endless(batches), steps, with_metrics=False), against, settings)
 
 
 def criteo_training(settings: Settings) -> list[Row]:
-    """DLRM of the preset "criteo" with tables of 2 GB in all, batch 2048: PyTorch."""
+    """DLRM of the preset "criteo" with tables of 2 GB in all, batch 2048: the layers' products, PyTorch."""
     from benchmarks.our_steps import endless
 
     workload = _dlrm_criteo(settings)
     batches, steps = workload.batches(), settings.steps(8)
     ours, peer, disagreement = _both_dlrm(workload, settings)
-    against = {TORCH: _torch(peer, disagreement, lambda: peer.trains(peer.endless(batches), steps), 1.2)}
+    against = {
+        **_products(ours, steps, gradients=True),
+        TORCH: _torch(peer, disagreement, lambda: peer.trains(peer.endless(batches), steps), 1.2),
+    }
     return compare("criteo_training", ours.trains(endless(batches), steps), against, settings)
 
 
@@ -237,13 +250,13 @@ TRAINED: Mapping[str, Callable[[Settings], Workload]] = {
 # Contenders.
 
 
-def _products(workload: Workload, steps: int, *, gradients: bool, target: float) -> dict[str, Against]:
+def _products(ours: "OurSteps", steps: int, *, gradients: bool, target: float | None = None) -> dict[str, Against]:
     from benchmarks import products
 
-    dims, spec = embedding_dims(workload), workload.spec
-    widths = [sum(dims.values()) + len(spec.numerical), *workload.config.model.deep_hidden_units]
-    found = products.contenders(workload.batch_size, widths, steps, gradients=gradients)
-    flops = products.flops(workload.batch_size, widths, gradients=gradients) / workload.batch_size
+    batch = ours.workload.batch_size
+    layers = ours.hidden_layers()
+    found = products.contenders(batch, layers, steps, gradients=gradients)
+    flops = products.flops(batch, layers, gradients=gradients) / batch
     return {
         f"{PRODUCTS} ({library})": Against(work, target, OF_ITS_SPEED, f"{flops / 1e6:.1f} MFLOP a sample")
         for library, work in found.items()

@@ -1,6 +1,5 @@
 """The matrix products of a model's hidden layers and nothing else: what a step takes at least on this machine."""
 
-import itertools
 import time
 from collections.abc import Callable, Sequence
 
@@ -9,8 +8,10 @@ import numpy as np
 from benchmarks import torch_peer
 from benchmarks.comparison import Contender
 
+Shape = tuple[int, int]
 
-def contenders(batch_size: int, widths: Sequence[int], steps: int, *, gradients: bool) -> dict[str, Contender]:
+
+def contenders(batch_size: int, layers: Sequence[Shape], steps: int, *, gradients: bool) -> dict[str, Contender]:
     """Library -> the products of `steps` steps. TensorFlow, numpy, and PyTorch where it is installed.
 
     Of a hidden layer they are x W and, with gradients, dy W' and x' dy: those of the first layer's input, too, for it
@@ -19,21 +20,26 @@ def contenders(batch_size: int, widths: Sequence[int], steps: int, *, gradients:
 
     Args:
       batch_size: rows of a batch.
-      widths: of the input and of every hidden layer's output.
+      layers: (inputs, units) of every hidden layer.
       steps: at each turn.
       gradients: also the two products of the backward pass.
     """
     rng = np.random.default_rng(0)
-    vectors = [rng.standard_normal((batch_size, width), dtype=np.float32) for width in widths]
-    kernels = [rng.standard_normal(pair, dtype=np.float32) for pair in itertools.pairwise(widths)]
+    drawn = [
+        [
+            rng.standard_normal(shape, dtype=np.float32)
+            for shape in ((batch_size, inputs), (inputs, units), (batch_size, units))
+        ]
+        for inputs, units in layers
+    ]
 
     def contender(multiply: Callable, to_library: Callable) -> Contender:
-        inputs, weights = [to_library(array) for array in vectors], [to_library(array) for array in kernels]
+        own = [[to_library(array) for array in arrays] for arrays in drawn]
 
         def work() -> tuple[float, float]:
             started = time.perf_counter()
             for _ in range(steps):
-                for (x, dy), kernel in zip(itertools.pairwise(inputs), weights, strict=True):
+                for x, kernel, dy in own:
                     multiply(x, kernel, False, False)
                     if gradients:
                         multiply(dy, kernel, False, True)
@@ -48,9 +54,9 @@ def contenders(batch_size: int, widths: Sequence[int], steps: int, *, gradients:
     return found
 
 
-def flops(batch_size: int, widths: Sequence[int], *, gradients: bool) -> int:
+def flops(batch_size: int, layers: Sequence[Shape], *, gradients: bool) -> int:
     """Floating-point operations of the products of a step: 2 m n k each."""
-    weights = sum(inputs * outputs for inputs, outputs in itertools.pairwise(widths))
+    weights = sum(inputs * units for inputs, units in layers)
     return 2 * batch_size * weights * (3 if gradients else 1)
 
 

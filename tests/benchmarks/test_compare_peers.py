@@ -55,7 +55,8 @@ def test_without_torch_its_rows_say_how_to_get_it(monkeypatch):
     monkeypatch.setattr(torch_peer, "is_installed", lambda: False)
     assert torch_peer.version() == "absent"
     torch_peer.use_threads(1)
-    ours, peer = peer_rows.dlrm_inference(TINY)
+    ours, bare, peer = peer_rows.dlrm_inference(TINY)
+    assert bare.name.startswith("dlrm_inference: matrix products (") and bare.target is None
     assert ours.figure > 0 and peer.figure is None
     assert peer.note == "torch is not installed: pip install -r requirements-peers.txt"
 

@@ -186,11 +186,15 @@ def test_products_are_those_of_the_hidden_layers(monkeypatch):
         seen.append(np.matmul(a.T if left else a, b.T if right else b).shape)
 
     monkeypatch.setattr(products, "_numpy", lambda: (multiply, np.array))
-    found = products.contenders(4, [5, 6, 7], 1, gradients=True)
+    found = products.contenders(4, [(5, 6), (6, 7)], 1, gradients=True)
     assert list(found) == ["TensorFlow", "numpy"]
     assert found["numpy"]()[0] == 4 and found["TensorFlow"]()[0] == 4
     assert seen == [(4, 6), (4, 5), (5, 6), (4, 7), (4, 6), (6, 7)]
-    assert products.flops(4, [5, 6, 7], gradients=True) == 3 * products.flops(4, [5, 6, 7], gradients=False) == 3 * 576
+    assert (
+        products.flops(4, [(5, 6), (6, 7)], gradients=True)
+        == 3 * products.flops(4, [(5, 6), (6, 7)], gradients=False)
+        == 3 * 576
+    )
 
 
 # Rows and profile.
