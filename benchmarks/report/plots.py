@@ -67,7 +67,7 @@ def roofline_plots(rows: Sequence[Row]) -> list[Plot]:
 
 
 def _batch_size_figure(lines: Mapping[str, Sequence[Row]], units: str) -> Any:
-    figure = drawing.figure(9.0, 3.4)
+    figure = drawing.figure(9.0, 3.8)
     left, right = figure.subplots(1, 2)
     for (name, found), look in zip(lines.items(), drawing.looks(), strict=False):
         sizes = [row.cell.batch_size for row in found]
@@ -88,12 +88,13 @@ def _batch_size_figure(lines: Mapping[str, Sequence[Row]], units: str) -> Any:
         axes.set_ylim(bottom=0)
         axes.yaxis.set_major_formatter("{x:,g}")
         axes.set(xlabel="batch size", ylabel=label)
-    right.legend()
+    # Not in the axes: lines that cross it would be hard to read there.
+    figure.legend(*right.get_legend_handles_labels(), loc="outside lower center", ncols=3)
     return figure
 
 
 def _scaling_figure(steps: Sequence[Step]) -> Any:
-    figure = drawing.figure(6.0, 3.4)
+    figure = drawing.figure(6.0, 3.8)
     axes = figure.subplots()
     lines: dict[str, list[Step]] = {}
     for step in steps:
@@ -111,7 +112,7 @@ def _scaling_figure(steps: Sequence[Step]) -> Any:
     axes.set_ylim(bottom=0)
     axes.margins(x=0.12)
     axes.set(xlabel="ranks", ylabel="speed-up over one rank")
-    axes.legend()
+    figure.legend(loc="outside lower center", ncols=2)
     return figure
 
 
