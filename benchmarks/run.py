@@ -17,6 +17,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from benchmarks.microbenchmarks.shapes import PRECISIONS
 from benchmarks.suite import fingerprint as fingerprints
 from benchmarks.suite import meanings, memory, must_score, plan, safeguards, search, session
 from benchmarks.suite.correctness import Correctness
@@ -25,7 +26,6 @@ from benchmarks.suite.definitions import (
     MICRO,
     OOTB,
     OPTIMIZED,
-    PRECISIONS,
     QUICK,
     SELECTIONS,
     Definition,

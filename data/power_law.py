@@ -19,6 +19,7 @@ DEFAULT_EXPONENT = 1.1
 
 _TAIL = 0.1  # DEFAULT_EXPONENT - 1 to the last bit
 _GOLDEN = 0.6180339887498949
+_BLOCK = 1 << 22  # ranks of a table that are looked at together
 
 
 def cumulative(ranks: np.ndarray, cardinality: int, exponent: float = DEFAULT_EXPONENT) -> np.ndarray:
@@ -38,6 +39,22 @@ def cumulative(ranks: np.ndarray, cardinality: int, exponent: float = DEFAULT_EX
 def probabilities(count: int, cardinality: int, exponent: float = DEFAULT_EXPONENT) -> np.ndarray:
     """Probabilities of the `count` most frequent ranks, (count,); count <= cardinality."""
     return np.diff(cumulative(np.arange(count + 1), cardinality, exponent))
+
+
+def expected_distinct(draws: int, cardinality: int, exponent: float = DEFAULT_EXPONENT) -> tuple[float, float]:
+    """Expectation of the number of different ids among independent draws, and a bound of its variance.
+
+    The bound is the variance of ids that would turn up independently of each other; they do so less than that.
+    """
+    expected = variance = 0.0
+    for first in range(0, cardinality, _BLOCK):
+        ranks = np.arange(first, min(first + _BLOCK, cardinality) + 1)
+        mass = np.clip(np.diff(cumulative(ranks, cardinality, exponent)), 0.0, 1.0)
+        with np.errstate(divide="ignore"):  # an id that has all the mass
+            missing = np.exp(draws * np.log1p(-mass))
+        expected += float((1.0 - missing).sum())
+        variance += float((missing * (1.0 - missing)).sum())
+    return expected, variance
 
 
 def log_mass(low: np.ndarray, high: np.ndarray, exponent: float) -> np.ndarray:

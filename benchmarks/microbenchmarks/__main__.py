@@ -11,7 +11,6 @@ input.
 """
 
 import argparse
-import contextlib
 import json
 import math
 import os
@@ -20,9 +19,10 @@ from collections.abc import Sequence
 
 from benchmarks.microbenchmarks import catalogue, ranks
 from benchmarks.microbenchmarks.shapes import PRECISIONS, Benchmark, Settings
-from benchmarks.microbenchmarks.timed import LEAST_STEPS, MOST_SECONDS, MOST_STEPS, Outcome
-from data import command_line
+from benchmarks.microbenchmarks.timed import MOST_SECONDS, MOST_STEPS, Outcome
+from data import command_line, whole_files
 from data.errors import InputError
+from trainer.setting_checks import LEAST_TIMED_STEPS
 
 
 def listing() -> str:
@@ -48,16 +48,7 @@ def write(outcome: Outcome, path: str) -> None:
     """
     from trainer.records import jsonable  # nothing here needs TensorFlow
 
-    temporary = f"{path}.{os.getpid()}.partial"
-    try:
-        with open(temporary, "w", encoding="utf-8") as file:
-            json.dump(jsonable(outcome), file, indent=2, allow_nan=False)
-            file.write("\n")
-        os.replace(temporary, path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise InputError(f"--result={path}: cannot be written: {error.strerror}; name a file in a folder") from error
+    whole_files.write(path, json.dumps(jsonable(outcome), indent=2, allow_nan=False) + "\n")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -85,10 +76,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return listing()
         if given.name is None or given.mode is None:
             raise InputError(f"{parser.prog}: give NAME and MODE; --list says which there are")
-        if not (math.isfinite(given.seconds) and given.seconds > 0) or given.steps < LEAST_STEPS:
+        if not (math.isfinite(given.seconds) and given.seconds > 0) or given.steps < LEAST_TIMED_STEPS:
             raise InputError(
-                f"--seconds={given.seconds} --steps={given.steps}: give more than 0 seconds and at least {LEAST_STEPS} "
-                "steps"
+                f"--seconds={given.seconds} --steps={given.steps}: give more than 0 seconds and at least "
+                f"{LEAST_TIMED_STEPS} steps"
             )
         settings = catalogue.settings(
             given.name,

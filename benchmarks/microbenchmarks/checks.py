@@ -19,7 +19,6 @@ TOLERANCES = {"fp32": 1e-4, "tf32": 2e-2, "bf16": 0.15, "fp16": 5e-2}
 
 _SIGMAS = 6.0  # of a count of random ids: beyond it by chance once in 500 million
 _HEAD_SHARE = 0.01  # of the ranks of a table: those whose frequency is compared
-_BLOCK = 1 << 22
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,7 +83,7 @@ def follow_law(what: str, ids: np.ndarray, cardinality: int, exponent: float) ->
     count = len(ids)
     if not count or ids.min() < 0 or ids.max() >= cardinality:
         return [Check(f"{what}: some of {count:,} are outside 0 to {cardinality - 1:,}", False)]
-    expected, variance = _distinct(count, cardinality, exponent)
+    expected, variance = power_law.expected_distinct(count, cardinality, exponent)
     found = len(np.unique(ids))
     slack = _SIGMAS * math.sqrt(variance) + 1.0
     head = max(1, int(_HEAD_SHARE * cardinality))
@@ -97,19 +96,6 @@ def follow_law(what: str, ids: np.ndarray, cardinality: int, exponent: float) ->
         Check(f"{what}: {heads:.4f} among the {head:,} most frequent, by the law {share:.4f}",
               abs(heads - share) <= head_slack),
     ]  # fmt: skip
-
-
-def _distinct(count: int, cardinality: int, exponent: float) -> tuple[float, float]:
-    """Expectation of the number of different ids among `count`, and a bound of its variance."""
-    expected = variance = 0.0
-    for first in range(0, cardinality, _BLOCK):
-        ranks = np.arange(first, min(first + _BLOCK, cardinality) + 1)
-        probability = np.diff(power_law.cumulative(ranks, cardinality, exponent))
-        with np.errstate(divide="ignore"):  # a table of one row
-            missing = np.exp(count * np.log1p(-np.clip(probability, 0.0, 1.0)))
-        expected += float((1.0 - missing).sum())
-        variance += float((missing * (1.0 - missing)).sum())
-    return expected, variance
 
 
 def sampled(count: int, most: int, seed: int = 0) -> np.ndarray:

@@ -18,11 +18,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.microbenchmarks.checks import Check, one_line
+from trainer.setting_checks import LEAST_TIMED_STEPS
 
 WARMUP_STEPS = 3
-LEAST_STEPS = 5
 MOST_STEPS = 30
 MOST_SECONDS = 3.0
+"""What all of the suite measures after the warm-up: LEAST_TIMED_STEPS, then these, whichever comes first."""
 
 UNACCOUNTED_SHARE = 0.1
 """Largest share of the steps' times that may pass unseen after them: a score is at most that much too high."""
@@ -135,9 +136,9 @@ def measure(
     del result
     for _ in range(_ATTEMPTS):
         comm.barrier()
-        runs = [_timed(work, LEAST_STEPS, clock)]
+        runs = [_timed(work, LEAST_TIMED_STEPS, clock)]
         slowest = max(comm.allgather_object(sum(runs[0].times)))
-        more = min(most_steps, math.ceil(seconds * _NS * LEAST_STEPS / max(1, slowest))) - LEAST_STEPS
+        more = min(most_steps, math.ceil(seconds * _NS * LEAST_TIMED_STEPS / max(1, slowest))) - LEAST_TIMED_STEPS
         if more > 0:
             comm.barrier()
             runs.append(_timed(work, more, clock))

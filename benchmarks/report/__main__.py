@@ -22,9 +22,9 @@ from benchmarks.report import agreement, bundle, compare_tables, html_page, tabl
 from benchmarks.report.compare import compare, compare_implementations
 from benchmarks.report.rows import Summary, describe, summarise
 from benchmarks.report.sources import load
-from benchmarks.report.whole_files import write
 from data import command_line
 from data.errors import InputError
+from data.whole_files import write
 
 _SHOWN = {
     "text": tables.text,

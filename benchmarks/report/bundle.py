@@ -18,9 +18,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.report import whole_files
 from benchmarks.report.rows import summarise
 from benchmarks.report.sources import load
+from data import whole_files
 from data.errors import InputError
 from trainer import machine
 

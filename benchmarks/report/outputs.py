@@ -6,8 +6,8 @@ import os
 from benchmarks.report import fambench_logs, html_page, tables
 from benchmarks.report.rows import Summary, summarise
 from benchmarks.report.sources import load
-from benchmarks.report.whole_files import write
 from benchmarks.suite.results import RECORDS_FILE
+from data.whole_files import write
 
 
 def write_all(results_dir: str) -> str:

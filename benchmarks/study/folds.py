@@ -6,10 +6,10 @@ import shutil
 from collections.abc import Mapping
 from typing import Any
 
-from benchmarks.report.whole_files import write
 from benchmarks.study.plan import Plan
 from data.errors import InputError
 from data.outbrain import sample
+from data.whole_files import write
 
 FOLDS, FACTS_FILE = "folds", "folds.json"
 """In the folder of a study: the datasets, and the figures of each. Its report needs the latter alone."""

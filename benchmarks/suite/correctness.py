@@ -8,11 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.microbenchmarks.checks import Check
 from benchmarks.suite import commands, id_check, processes
 from benchmarks.suite.definitions import LOSS_BAND, REFERENCE, Definition
 from benchmarks.suite.reference import RESULT
 from benchmarks.suite.results import Cell
-from benchmarks.suite.safeguards import Check, loss_in_band
+from benchmarks.suite.safeguards import loss_in_band
 from benchmarks.suite.settings import arguments, check_settings
 from data.errors import InputError
 from trainer.config import RunConfig

@@ -31,6 +31,7 @@ from typing import Any
 
 import yaml
 
+from benchmarks.microbenchmarks.shapes import PRECISIONS
 from benchmarks.suite.results import SCALINGS
 from data.errors import InputError
 
@@ -40,7 +41,6 @@ MUST_SCORE = "must_score.yaml"
 
 OOTB, OPTIMIZED, MICRO = "ootb", "optimized", "micro"
 TRAINING, INFERENCE = "training", "inference"
-PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 STRONG, WEAK = SCALINGS[1:]
 QUICK, DEFAULT = SELECTIONS = ("quick", "default")
 """Selections that the files state, which are keys of theirs."""

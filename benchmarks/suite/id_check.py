@@ -74,18 +74,12 @@ def _wrong(ids: np.ndarray, cardinality: int, exponent: float, independent: int,
     allowed = _SIGMAS * math.sqrt(expected * (1 - expected) / independent) + 1 / independent
     if share > expected + allowed or (exact and share < expected - allowed):
         found.append(f"the {head:,} most frequent ids are {share:.1%} of all, and should be {expected:.1%}")
-    mass = np.diff(power_law.cumulative(np.arange(cardinality + 1), cardinality, exponent))
     distinct = len(np.unique(ids))
-    least = (1 - _DISTINCT_SLACK) * _different(mass, independent)
-    most = (1 + _DISTINCT_SLACK) * _different(mass, len(ids)) + 1
+    least = (1 - _DISTINCT_SLACK) * power_law.expected_distinct(independent, cardinality, exponent)[0]
+    most = (1 + _DISTINCT_SLACK) * power_law.expected_distinct(len(ids), cardinality, exponent)[0] + 1
     if distinct < least or (exact and distinct > most):
         found.append(f"{distinct:,} different ids among {len(ids):,}, and should be {least:,.0f} to {most:,.0f}")
     return found
-
-
-def _different(mass: np.ndarray, draws: int) -> float:
-    """Expected number of different ids among independent draws."""
-    return float(-np.expm1(draws * np.log1p(-np.minimum(mass, 1 - 1e-12))).sum())
 
 
 def _head(spec: FeatureSpec, names: list[str], rows: int) -> pa.Table:

@@ -9,7 +9,6 @@ off changes no meaning.
 import dataclasses
 import hashlib
 import json
-import os
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 from benchmarks.suite import micro
 from benchmarks.suite.definitions import CONFIGS, LOSS_BAND, REFERENCE, SELECTIONS, Definition
 from benchmarks.suite.settings import check_settings, config_of, settings
+from data import whole_files
 from data.errors import InputError
 from trainer.config import OutputConfig
 from trainer.records import jsonable
@@ -94,7 +94,7 @@ def record(definitions: Sequence[Definition], path: pathlib.Path = FILE) -> str:
     """Adds what new versions mean to the file; says which.
 
     Raises:
-      InputError: a version that is recorded means something else now; then nothing is written.
+      InputError: a version that is recorded means something else now, or the file cannot be written; then nothing is.
     """
     known = recorded(path)
     changed = [
@@ -114,9 +114,7 @@ def record(definitions: Sequence[Definition], path: pathlib.Path = FILE) -> str:
             versions[one.version] = digest(one)
             added.append(f"{one.name} {one.version}")
     if added:
-        partial = path.with_name(f".{path.name}.{os.getpid()}")
-        partial.write_text(json.dumps(known, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-        os.replace(partial, path)
+        whole_files.write(str(path), json.dumps(known, indent=2, sort_keys=True) + "\n")
     return f"recorded: {', '.join(added) or 'nothing new'}"
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.ootb.shapes import layer_widths
-from benchmarks.suite import commands, micro, processes, safeguards
+from benchmarks.suite import commands, devices, micro, processes, safeguards
 from benchmarks.suite.correctness import Correctness
 from benchmarks.suite.definitions import TRAINING, Definition
 from benchmarks.suite.plan import Planned
@@ -18,6 +18,7 @@ from benchmarks.suite.results import FAILED, OK, SKIPPED, UNSOUND, Cell, Result
 from benchmarks.suite.settings import resolve
 from data.errors import InputError
 from trainer.dataset import planned_spec
+from trainer.setting_checks import LEAST_TIMED_STEPS
 
 # Figures of a record that a result keeps by name.
 _FIGURES = ("loss", "log_loss", "auc", "map_at_12", "input_wait_share", "wire_bytes", "alltoall_bytes", "passes")
@@ -34,6 +35,7 @@ class Runner:
       hosts: as horovodrun's -H takes them.
       timeout_s: of a run.
       launch: see benchmarks.suite.processes.run.
+      watch: see benchmarks.suite.devices.watched; asked on a machine with GPUs.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class Runner:
         hosts: str | None = None,
         timeout_s: float = 900.0,
         launch: processes.Launch = processes.run,
+        watch: devices.Watch = devices.watched,
     ):
         self._logs = logs
         self._fingerprint = fingerprint
@@ -54,6 +57,7 @@ class Runner:
         self._hosts = hosts
         self._timeout_s = timeout_s
         self._launch = launch
+        self._watch = watch
 
     def run(self, planned: Planned) -> Result:
         """Runs a repeat to its end. Whatever goes wrong in it is in the result; bad input is, too."""
@@ -67,13 +71,15 @@ class Runner:
             # The folder is gone when somebody runs it again.
             common["command"] = tuple(word.replace(folder, "RESULTS") for word in command)
             log = os.path.join(self._logs, f"{log_name(cell)}-{planned.repeat}.log")
-            ended = self._launch(
-                command,
-                log=log,
-                timeout_s=self._timeout_s,
-                cwd=str(commands.ROOT),
-                environ=commands.environment(cell.precision),
-            )
+            environ = commands.environment(cell.precision)
+            # What GPUs of other machines do is not seen from here.
+            ranks = cell.world_size if self._fingerprint.get("gpus") and not self._hosts else 0
+            with self._watch(ranks, environ) as seen:
+                ended = self._launch(
+                    command, log=log, timeout_s=self._timeout_s, cwd=str(commands.ROOT), environ=environ
+                )
+            common["peak_device_memory_bytes"] = seen.peak_memory_bytes
+            common["figures"] = seen.figures
             if ended.code is None:
                 reason = f"ran past its time of {self._timeout_s:,.0f} s and was ended: {processes.last_words(log)}"
                 return Result(**common, status=FAILED, reason=reason)
@@ -112,13 +118,13 @@ class Runner:
             peak_flops=self._peak_flops.get(cell.precision),
         )
         verdict = safeguards.verdict([*checks, *self._correctness.of(definition, cell, record)])
+        figures = {name: record[name] for name in _FIGURES if record.get(name) is not None}
         return Result(
-            **common,
+            **{**common, "figures": common["figures"] | figures},
             status=OK if verdict.sound else UNSOUND,
             reason=verdict.reason,
             score=record["samples_per_sec"] if verdict.sound else None,
             step_ms=tuple(record.get("step_times_ms") or ()),
-            figures={name: record[name] for name in _FIGURES if record.get(name) is not None},
             safeguard=verdict.safeguard,
             rank_step_ms=tuple(record.get("rank_step_ms") or ()),
             peak_memory_bytes=tuple(record.get("peak_memory_bytes") or ()),
@@ -146,17 +152,16 @@ def log_name(cell: Cell) -> str:
 def _micro_result(common: Mapping[str, Any], found: Mapping[str, Any]) -> Result:
     sound = found["sound"] is True
     steps: Sequence[float] = found.get("step_ms") or ()
-    common = {**common, "units": found["units"]}
     figures = {name: value for name, value in (found.get("figures") or {}).items() if value is not None}
-    if sound and len(steps) < safeguards.LEAST_STEPS:
-        sound, found = False, {**found, "reason": f"{len(steps)} steps measured, at least 5 needed"}
+    common = {**common, "units": found["units"], "figures": common["figures"] | figures}
+    if sound and len(steps) < LEAST_TIMED_STEPS:
+        sound, found = False, {**found, "reason": f"{len(steps)} steps measured, at least {LEAST_TIMED_STEPS} needed"}
     return Result(
         **common,
         status=OK if sound else UNSOUND,
         reason="" if sound else found.get("reason") or "it does not say that it is sound",
         score=found["score"] if sound else None,
         step_ms=tuple(steps),
-        figures=figures,
         safeguard=found.get("safeguard", ""),
         rank_step_ms=tuple(found.get("rank_step_ms") or ()),
         peak_memory_bytes=tuple(found.get("peak_memory_bytes") or ()),

@@ -11,7 +11,8 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-LEAST_STEPS = 5
+from benchmarks.microbenchmarks.checks import Check, one_line
+from trainer.setting_checks import LEAST_TIMED_STEPS
 
 CLOCK_TOLERANCE = 0.05
 """Share of the measured time that the sum of the step times may differ by: garbage collection, a late wake-up."""
@@ -22,14 +23,6 @@ FLOPS_PER_CYCLE = {"avx512f": 64, "avx2": 32}
 _OTHER_FLOPS_PER_CYCLE = 32
 _HIGHEST_HZ = 6.5e9
 _BELOW_FLOAT32 = 16  # units for 16-bit types do so many times as much at most
-
-
-@dataclasses.dataclass(frozen=True)
-class Check:
-    """Something that was looked at: what was found, and whether it is as it must be."""
-
-    found: str
-    held: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,8 +40,7 @@ class Verdict:
 def verdict(checks: Iterable[Check]) -> Verdict:
     """All of them together."""
     checks = list(checks)
-    wrong = "; ".join(check.found for check in checks if not check.held)
-    return Verdict("; ".join(check.found for check in checks), wrong)
+    return Verdict(one_line(checks), one_line(check for check in checks if not check.held))
 
 
 def of_record(
@@ -108,7 +100,7 @@ def _steps_s(record: Mapping[str, Any]) -> float | None:
 
 def _steps(record: Mapping[str, Any]) -> Check:
     steps = _measured_steps(record)
-    return Check(f"{steps} steps measured, at least {LEAST_STEPS} needed", steps >= LEAST_STEPS)
+    return Check(f"{steps} steps measured, at least {LEAST_TIMED_STEPS} needed", steps >= LEAST_TIMED_STEPS)
 
 
 def _clock(record: Mapping[str, Any]) -> Check:

@@ -13,6 +13,7 @@ from benchmarks.suite import fingerprint, plan, results
 from benchmarks.suite.plan import Planned
 from benchmarks.suite.results import FAILED, OK, SKIPPED, Cell, Result
 from benchmarks.suite.runner import Runner
+from data import whole_files
 from data.errors import InputError
 
 PLAN_FILE = "plan.json"
@@ -90,15 +91,9 @@ def prepare(folder: str, planned: Sequence[Planned], found: Found, *, fresh: boo
             for name in (results.RECORDS_FILE, PLAN_FILE):
                 if os.path.exists(os.path.join(folder, name)):
                     os.remove(os.path.join(folder, name))
-        partial = f"{path}.{os.getpid()}.partial"
-        with open(partial, "w", encoding="utf-8") as file:
-            file.writelines(result.to_line() for result in found.finished)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-        with open(os.path.join(folder, PLAN_FILE), "w", encoding="utf-8") as file:
-            json.dump({"key": plan.key(planned), "runs": sum(not one.skipped for one in planned)}, file)
-            file.write("\n")
+        whole_files.write(path, "".join(result.to_line() for result in found.finished))
+        stated = {"key": plan.key(planned), "runs": sum(not one.skipped for one in planned)}
+        whole_files.write(os.path.join(folder, PLAN_FILE), json.dumps(stated) + "\n")
     except OSError as error:
         problem = error.strerror or error
         raise InputError(f"{folder}: cannot be written: {problem}; name another --results_dir") from error

@@ -3,20 +3,17 @@
 from collections.abc import Mapping
 from typing import Any
 
+from benchmarks.microbenchmarks.timed import MOST_SECONDS, MOST_STEPS, WARMUP_STEPS
 from benchmarks.suite.definitions import INFERENCE, LOSS_BAND, Definition
 from benchmarks.suite.results import Cell
 from data.errors import InputError
 from trainer.config import RunConfig
 
-WARMUP_STEPS = 3
-MEASURED_STEPS = 30
-MEASURED_SECONDS = 3.0
-"""Of a run: at least 5 steps are measured, then 30 or 3 seconds of them, whichever comes first."""
-
+# That of the microbenchmarks: main.py, too, measures at least LEAST_TIMED_STEPS.
 _METHOD: Mapping[str, Any] = {
     "benchmark_warmup_steps": WARMUP_STEPS,
-    "benchmark_steps": WARMUP_STEPS + MEASURED_STEPS,
-    "benchmark_seconds": MEASURED_SECONDS,
+    "benchmark_steps": WARMUP_STEPS + MOST_STEPS,
+    "benchmark_seconds": MOST_SECONDS,
 }
 _OF_PRECISION: Mapping[str, Mapping[str, Any]] = {
     "fp32": {},

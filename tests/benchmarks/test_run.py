@@ -12,9 +12,9 @@ import pytest
 import suite_cases
 
 from benchmarks import run as suite
+from benchmarks.microbenchmarks.checks import Check
 from benchmarks.suite import correctness, meanings, must_score, results, runner
 from benchmarks.suite.processes import Ended
-from benchmarks.suite.safeguards import Check
 
 ROOT = Path(__file__).resolve().parents[2]
 OUTCOME = {"score": 2.0, "units": "TF/s", "step_ms": [1.0] * 6, "sound": True, "safeguard": "fine"}

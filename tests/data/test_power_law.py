@@ -109,3 +109,19 @@ def test_ranks_at_inverts_the_law_from_any_rank_on(exponent, first):
 def test_the_steepest_laws_give_the_first_rank_without_complaint(exponent):
     assert not power_law.draw_ranks(np.random.default_rng(0), 10**9, 1000, exponent).any()
     np.testing.assert_allclose(power_law.probabilities(3, 10**9, exponent), [1.0, 0.0, 0.0], atol=1e-12)
+
+
+def test_expected_number_of_different_ids():
+    expected, variance = power_law.expected_distinct(2, 4, 0.0)
+    assert expected == pytest.approx(1.75) and variance == pytest.approx(4 * 0.4375 * 0.5625)
+    assert power_law.expected_distinct(5, 1, 1.1) == (1.0, 0.0)
+
+
+@pytest.mark.parametrize("exponent", EXPONENTS)
+def test_drawn_ids_are_as_many_different_ones_as_expected(monkeypatch, exponent):
+    whole = power_law.expected_distinct(3000, 5000, exponent)
+    monkeypatch.setattr(power_law, "_BLOCK", 7)
+    expected, variance = power_law.expected_distinct(3000, 5000, exponent)
+    assert (expected, variance) == pytest.approx(whole)
+    found = len(np.unique(power_law.draw_ranks(np.random.default_rng(3), 5000, 3000, exponent)))
+    assert abs(found - expected) <= 6 * variance**0.5 + 1

@@ -4,10 +4,10 @@ import contextlib
 import dataclasses
 import pathlib
 
-from benchmarks.report.whole_files import write
 from benchmarks.study.report import blocks, checks, clicks, comparisons, counted
 from benchmarks.study.report.sections import sections
 from data.errors import InputError
+from data.whole_files import write
 
 MARKDOWN, PAGE = "report.md", "report.html"
 

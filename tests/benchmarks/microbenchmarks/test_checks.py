@@ -58,11 +58,6 @@ def test_drawn_ids_follow_their_law(exponent, cardinality):
         assert all(check.held for check in checks.follow_law("ids", ids, cardinality, exponent))
 
 
-def test_what_the_law_expects_of_different_ids():
-    expected, variance = checks._distinct(2, 4, 0.0)
-    assert expected == pytest.approx(1.75) and variance == pytest.approx(4 * 0.4375 * 0.5625)
-
-
 @pytest.mark.parametrize("exponent", [0.0, 1.1])
 @pytest.mark.parametrize(
     "fault",

@@ -36,7 +36,7 @@ def left(document, code=0, text="main.py: it went wrong\n"):
 def test_a_short_training_must_reach_its_band(checks):
     cell = suite_cases.cell(BAND, implementation="optimized")
     (check,), (command,) = checks(BAND, left(suite_cases.record(loss=0.5)), cell)
-    assert check.held and "loss 0.5000, must be 0.3 to 0.6 after 4 steps" in check.found
+    assert check.held and "loss 0.5000, must be 0.3 to 0.6 after 4 steps" in check.said
     assert command[1] == "main.py" and {"--benchmark_steps=4", "--benchmark_warmup_steps=0"} <= set(command)
     assert "--global_batch_size=32" in command
 
@@ -44,7 +44,7 @@ def test_a_short_training_must_reach_its_band(checks):
 def test_zero_gradients_stay_out_of_the_band(checks):
     """A model that does not learn stays at ln 2."""
     (check,), _ = checks(BAND, left(suite_cases.record(loss=0.6931)), suite_cases.cell(BAND))
-    assert not check.held and "loss 0.6931" in check.found
+    assert not check.held and "loss 0.6931" in check.said
 
 
 def test_ootb_is_checked_by_its_own_run_and_each_once(checks):
@@ -66,7 +66,7 @@ def test_outputs_must_match_the_references(checks):
     found, commands = checks(REFERENCE, left(MATCH), *cells)
     assert [check.held for check in found] == [True, True] and len(commands) == 1
     (check,), _ = checks(REFERENCE, left(MATCH | {"largest_difference": 0.01}), cells[0])
-    assert not check.held and "differ from the plain Keras model's by 0.01" in check.found
+    assert not check.held and "differ from the plain Keras model's by 0.01" in check.said
 
 
 @pytest.mark.parametrize("one", [BAND, REFERENCE], ids=["loss band", "reference"])
@@ -83,7 +83,7 @@ def test_outputs_must_match_the_references(checks):
 )
 def test_a_check_that_went_wrong_is_no_pass(checks, one, answer, said):
     (check,), _ = checks(one, answer, suite_cases.cell(one))
-    assert not check.held and said in check.found
+    assert not check.held and said in check.said
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def recorded(tmp_path, monkeypatch):
 
 def test_ids_of_generated_data_are_as_configured(recorded):
     check = ids_as_configured(recorded)
-    assert check.held and check.found.endswith("ids of 2 features are distributed as configured")
+    assert check.held and check.said.endswith("ids of 2 features are distributed as configured")
 
 
 def test_constant_ids_take_the_score(recorded, monkeypatch):
@@ -122,15 +122,15 @@ def test_constant_ids_take_the_score(recorded, monkeypatch):
     draw = synthetic.DEFAULT_DRAW
     monkeypatch.setattr(type(draw), "ids", lambda self, rng, cardinality, size: rng.integers(0, 1, size))
     check = ids_as_configured(recorded)
-    assert not check.held and check.found.startswith("ids are not distributed as configured: cat_0: ")
+    assert not check.held and check.said.startswith("ids are not distributed as configured: cat_0: ")
 
 
 def test_real_data_has_no_law():
-    assert ids_as_configured({"config": {"dataset_type": "parquet"}}).found == "ids are those of real data"
+    assert ids_as_configured({"config": {"dataset_type": "parquet"}}).said == "ids are those of real data"
 
 
 def test_data_that_cannot_be_looked_at_is_no_pass(recorded, monkeypatch):
     for config in ({"dataset_type": "csv"}, {"speed": 1, "num_epochs": "x"}, recorded["config"]):
         monkeypatch.setattr(correctness, "open_spec", lambda config: dataset.open_spec(config).source_files("none"))
         check = ids_as_configured({"config": config | {"dataset_type": config.get("dataset_type", "synthetic")}})
-        assert not check.held and "\n" not in check.found
+        assert not check.held and "\n" not in check.said

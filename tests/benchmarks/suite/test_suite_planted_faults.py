@@ -44,7 +44,7 @@ def loss_check(tmp_path):
 
 def test_a_training_that_learns_reaches_its_band(cache, tmp_path):
     check = loss_check(tmp_path)
-    assert check.held, check.found
+    assert check.held, check.said
 
 
 def test_zero_gradients_take_the_score(cache, tmp_path, monkeypatch):
@@ -61,7 +61,7 @@ def test_zero_gradients_take_the_score(cache, tmp_path, monkeypatch):
     for name, gradients in (("apply_dense", 1), ("apply_rows", 2)):
         monkeypatch.setattr(optimizers.SGD, name, without_gradients(getattr(optimizers.SGD, name), gradients))
     check = loss_check(tmp_path)
-    assert not check.held and check.found.startswith("loss 0.")
+    assert not check.held and check.said.startswith("loss 0.")
 
 
 @pytest.mark.parametrize("synchronised", [True, False])

@@ -1,15 +1,17 @@
 """A repeat becomes a result, whatever becomes of its process."""
 
+import contextlib
 import dataclasses
 
 import pytest
 import suite_cases
 
+from benchmarks.microbenchmarks.checks import Check
 from benchmarks.suite import commands, runner
+from benchmarks.suite.devices import Seen
 from benchmarks.suite.plan import Planned
 from benchmarks.suite.results import FAILED, OK, SKIPPED, UNSOUND
 from benchmarks.suite.runner import Runner
-from benchmarks.suite.safeguards import Check
 from data.errors import InputError
 
 ONE = suite_cases.definition(latency_limit_ms=30.0)
@@ -122,6 +124,33 @@ def test_a_microbenchmark(run):
 def test_an_unsound_microbenchmark_has_no_score(run, changes, reason):
     result, _ = run(MICRO, OUTCOME | changes)
     assert result.status == UNSOUND and result.score is None and reason in result.reason
+
+
+@pytest.mark.parametrize(("gpus", "hosts", "ranks"), [(["G"] * 8, None, 2), ([], None, 0), (["G"] * 8, "a:1,b:1", 0)])
+@pytest.mark.parametrize(("one", "document"), [(ONE, suite_cases.record()), (MICRO, OUTCOME)], ids=["model", "micro"])
+def test_gpus_are_watched_while_it_runs(monkeypatch, tmp_path, one, document, gpus, hosts, ranks):
+    watched = []
+
+    @contextlib.contextmanager
+    def watch(ranks, environ):
+        watched.append((ranks, environ["NVIDIA_TF32_OVERRIDE"]))
+        seen = Seen()
+        yield seen
+        seen.peak_memory_bytes, seen.figures = (5, 6), {"gpu_power_w": 250.0}
+
+    monkeypatch.setattr(commands, "on_ranks", lambda command, *_: command)
+    made = Runner(
+        str(tmp_path),
+        fingerprint=suite_cases.FACTS | {"gpus": gpus},
+        correctness=Checks(),
+        peak_flops={},
+        hosts=hosts,
+        launch=suite_cases.Launches(lambda command: (0, "", document)),
+        watch=watch,
+    )
+    result = made.run(planned(one, world_size=2))
+    assert watched == [(ranks, "0")] and result.status == OK and result.peak_device_memory_bytes == (5, 6)
+    assert result.figures["gpu_power_w"] == 250.0 and len(result.figures) > 1  # beside those of the run itself
 
 
 def test_several_ranks_are_launched_with_horovod(run, monkeypatch, tmp_path):

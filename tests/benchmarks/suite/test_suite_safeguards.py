@@ -93,7 +93,7 @@ def test_peaks_are_above_what_processors_reach():
 )
 def test_a_loss_in_its_band(loss, held):
     check = loss_in_band(suite_cases.record(loss=loss), steps=60, low=0.4, high=0.5)
-    assert check.held == held and "0.4 to 0.5 after 60 steps" in check.found
+    assert check.held == held and "0.4 to 0.5 after 60 steps" in check.said
 
 
 def test_a_verdict_names_what_did_not_hold_and_nothing_else():

@@ -23,4 +23,6 @@ def write(path: str, content: str | bytes) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
-        raise InputError(f"cannot write {path}: {error.strerror}; name one in a folder that can be written") from error
+        raise InputError(
+            f"{path}: cannot be written: {error.strerror}; name one in a folder that can be written"
+        ) from error

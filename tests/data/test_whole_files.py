@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from benchmarks.report.whole_files import write
 from data.errors import InputError
+from data.whole_files import write
 
 
 def test_text_and_bytes(tmp_path):
@@ -29,5 +29,5 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
 
 
 def test_a_folder_that_is_not_there(tmp_path):
-    with pytest.raises(InputError, match="cannot write"):
+    with pytest.raises(InputError, match="cannot be written"):
         write(str(tmp_path / "gone" / "a"), "x")
