@@ -197,7 +197,8 @@ def test_the_list_has_every_benchmark(start):
 
 # The first run ends at once with a good outcome; the second says that it is there and waits for ever.
 DRIVER = """
-import sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # tests that a shell starts in the background ignore it
 import suite_cases
 from benchmarks import run as suite
 from benchmarks.suite import commands, meanings, must_score

@@ -151,7 +151,8 @@ os.mkfifo(os.path.join(job.scratch, "never"))
 open(os.path.join(job.scratch, "never")).read()
 """
 DRIVER = """
-import sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # tests that a shell starts in the background ignore it
 root, here, worker, plan, folder, fifo = sys.argv[1:]
 sys.path[:0] = [root, here]
 from benchmarks.study import __main__ as study, launcher
