@@ -118,6 +118,16 @@ def _prepare(threads: int) -> None:
     torch_peer.use_threads(threads)
 
 
+def _check_places(given: argparse.Namespace) -> None:
+    """Refuses, before anything is measured, what could not be written after it."""
+    if given.json:
+        folder = os.path.dirname(os.path.abspath(given.json))
+        if os.path.isdir(given.json) or not os.access(folder, os.W_OK | os.X_OK):
+            raise InputError(f"--json={given.json}: cannot be written: name a file in a folder that is there")
+    if given.profile and os.path.exists(given.profile_dir) and not os.path.isdir(given.profile_dir):
+        raise InputError(f"--profile_dir={given.profile_dir}: is a file: name a folder")
+
+
 def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
@@ -139,6 +149,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def work(given: argparse.Namespace) -> str:
         settings = Settings(given.runs, given.threads, given.xla, given.shrink)
+        _check_places(given)
         if given.profile:
             return profile(
                 given.rows, given.profile, settings, rank=given.profile_rank, folder=os.path.abspath(given.profile_dir)

@@ -13,13 +13,14 @@ row that must have a score here has none; 2 for bad input; 130 or 143 where it w
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.microbenchmarks.shapes import PRECISIONS
 from benchmarks.suite import fingerprint as fingerprints
-from benchmarks.suite import meanings, memory, must_score, plan, safeguards, search, session
+from benchmarks.suite import folder_lock, meanings, memory, must_score, plan, safeguards, search, session
 from benchmarks.suite.correctness import Correctness
 from benchmarks.suite.definitions import (
     DEFAULT,
@@ -51,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.record_meanings:
             return meanings.record(definitions)
         if options.list:
-            return list_of(definitions)
+            return list_of(select(definitions, options.names) if options.names else definitions)
         text, problems = measure(definitions, options)
         failed.extend(problems)
         return text
@@ -70,6 +71,8 @@ def measure(definitions: Sequence[Definition], options: argparse.Namespace) -> t
     Raises:
       InputError: the options cannot be, or the folder holds something else.
     """
+    if not options.results_dir:
+        raise InputError("--results_dir is empty: name a folder")
     chosen, selection = _chosen(definitions, options)
     wrong = meanings.problems(chosen, meanings.recorded())
     if wrong:
@@ -79,6 +82,17 @@ def measure(definitions: Sequence[Definition], options: argparse.Namespace) -> t
     planned = plan.plan(chosen, selection, lambda one, cell: plan.why_not(one, cell, here, memory.predicted_bytes))
     if not planned:
         raise InputError("nothing is left of the selection: look at --list, and give other sizes or implementations")
+    with folder_lock.held(options.results_dir, "a suite"):
+        return _measured(chosen, planned, facts, here, options)
+
+
+def _measured(
+    chosen: Sequence[Definition],
+    planned: Sequence[Planned],
+    facts: dict[str, Any],
+    here: Machine,
+    options: argparse.Namespace,
+) -> tuple[str, list[str]]:
     folder = options.results_dir
     found = session.look(folder, planned, facts, fresh=options.fresh)
     _agree_to_go_on(folder, found, planned, options)
@@ -113,6 +127,8 @@ def report(folder: str) -> str:
 def problems(planned: Sequence[Planned], results: Sequence[Result], facts: dict[str, Any]) -> list[str]:
     """Why the suite did not do all that it was asked for: a line each."""
     found = []
+    if all(one.skipped for one in planned):
+        found.append("nothing was run: every cell of the selection was skipped")
     for status in (FAILED, UNSOUND):
         count = sum(result.status == status for result in results)
         if count:
@@ -155,6 +171,8 @@ def _chosen(definitions: Sequence[Definition], options: argparse.Namespace) -> t
                 "--search takes names of benchmarks, --least_batch and --largest_batch, and no --batch_sizes"
             )
         chosen = [one for one in chosen if not one.is_micro]
+        if not chosen:
+            raise InputError("--search looks for the batch size of models, and only microbenchmarks are named")
         batch_sizes = search.powers_of_two(options.least_batch, options.largest_batch)
         if not batch_sizes:
             raise InputError(
@@ -191,6 +209,8 @@ def _machine(facts: dict[str, Any], hosts: str | None) -> Machine:
 def _agree_to_go_on(folder: str, found: session.Found, planned: Sequence[Planned], options: argparse.Namespace) -> None:
     """Says what a folder holds, and asks where nobody has said what to do with it."""
     if not found.finished and not found.failed:
+        if options.resume:
+            _say(f"{folder} holds nothing to go on from: starting")
         return
     runs = sum(not one.skipped for one in planned)
     holds = f"{folder} holds {len(found.finished)} of the {runs} runs of this plan"
@@ -211,10 +231,13 @@ def _say(line: str) -> None:
 
 
 def _numbers(text: str) -> tuple[int, ...]:
-    found = tuple(int(word) for word in text.split(","))
-    if min(found) < 1:
-        raise ValueError(text)
-    return found
+    return tuple(_count(word) for word in text.split(","))
+
+
+def _hosts(text: str) -> str:
+    if not re.fullmatch(r"[^\s:,]+:[1-9]\d*(,[^\s:,]+:[1-9]\d*)*", text):
+        raise argparse.ArgumentTypeError(f"give each machine with the ranks it takes, as A:8,B:8, not {text!r}")
+    return text
 
 
 def _words(allowed: Sequence[str]):
@@ -248,7 +271,7 @@ def _parser() -> command_line.Parser:
     parser.add_argument("--least_batch", type=_count, default=search.LEAST_BATCH, metavar="N", help="of --search")
     parser.add_argument("--largest_batch", type=_count, default=search.LARGEST_BATCH, metavar="N", help="of --search")
     parser.add_argument("--timeout", type=_count, default=900, metavar="S", help="seconds for a run (%(default)s)")
-    parser.add_argument("--hosts", metavar="A:8,B:8", help="several machines, as horovodrun takes them")
+    parser.add_argument("--hosts", type=_hosts, metavar="A:8,B:8", help="several machines, as horovodrun takes them")
     again = parser.add_mutually_exclusive_group()
     again.add_argument("--resume", action="store_true", help="go on in a folder that holds results of this plan")
     again.add_argument("--fresh", action="store_true", help="remove the results that the folder holds")
@@ -257,10 +280,9 @@ def _parser() -> command_line.Parser:
 
 
 def _count(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise ValueError(text)
-    return number
+    if not text.isdecimal() or not 1 <= int(text) < 2**63:
+        raise argparse.ArgumentTypeError(f"give whole numbers of at least 1, not {text!r}")
+    return int(text)
 
 
 if __name__ == "__main__":

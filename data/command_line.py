@@ -55,7 +55,7 @@ def run(
 
 
 def say(text: str, end: str = "\n") -> int:
-    """Prints and flushes; returns the exit code: 0, or 128 + SIGPIPE where the reader is gone, as `head` is."""
+    """Prints and flushes; returns the exit code: 0, 128 + SIGPIPE if the reader is gone (`head`), 2 if it fails."""
     try:
         print(text, end=end, flush=True)
     except BrokenPipeError:
@@ -64,6 +64,12 @@ def say(text: str, end: str = "\n") -> int:
         os.dup2(nowhere, sys.stdout.fileno())
         os.close(nowhere)
         return 128 + signal.SIGPIPE
+    except OSError as error:
+        print(f"standard output: cannot be written: {error.strerror}; give it a place with room", file=sys.stderr)
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+        return 2
     return 0
 
 

@@ -11,6 +11,8 @@ from data.errors import InputError
 from trainer.config import RunConfig
 from trainer.presets import MODELS_OF
 
+_OURS = "optimized"  # trainer.records.Identity.implementation, which is not read here: it brings numpy
+
 # Where results go is no part of what was measured, and a run must not write over the record that it repeats.
 _NOT_TAKEN = ("results_dir",)
 # Settings that decide which defaults the others have: a record has all of them, so there is none left to decide on.
@@ -55,20 +57,32 @@ def _settings(path: str) -> dict[str, Any]:
     try:
         with open(path if picked is None else name, encoding="utf-8") as file:
             text = file.read()
-        if picked is not None:
-            lines = text.splitlines()
-            if not 1 <= picked <= len(lines):
-                raise InputError(f"--config={path}: {name} has {len(lines)} lines, counted from 1: name one of them")
-            text = lines[picked - 1]
-        found = json.loads(text)
     except OSError as error:
-        raise InputError(f"--config={path}: cannot be read: {error.strerror or error}") from error
+        raise InputError(
+            f"--config={path}: cannot be read: {error.strerror or error}; give a run's result.json, or FILE:LINE of a "
+            "records.jsonl"
+        ) from error
+    except ValueError as error:
+        raise InputError(f"--config={path}: is no text: {error}; give a run's result.json") from error
+    if picked is not None:
+        lines = text.splitlines()
+        if not 1 <= picked <= len(lines):
+            raise InputError(f"--config={path}: {name} has {len(lines)} lines, counted from 1: name one of them")
+        text = lines[picked - 1]
+    try:
+        found = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InputError(
             f"--config={path}: not a JSON document: {error}; give a run's result.json, or FILE:LINE of a records.jsonl"
         ) from error
     if isinstance(found, Mapping) and "cell" in found:
         found = found.get("record")  # of the suite or of a study
+    identity = found.get("identity") if isinstance(found, Mapping) else None
+    if isinstance(identity, Mapping) and identity.get("implementation", _OURS) != _OURS:
+        raise InputError(
+            f"--config={path}: is of the implementation {identity['implementation']}, and main.py is {_OURS}: "
+            "python -m benchmarks.run repeats others"
+        )
     settings = found.get("config") if isinstance(found, Mapping) else None
     if not isinstance(settings, Mapping) or not settings:
         raise InputError(

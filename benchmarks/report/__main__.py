@@ -72,7 +72,10 @@ def _parser() -> command_line.Parser:
     both.add_argument("paths", nargs="+", metavar="DIR_OR_FILE", help="A and B, or one with --implementations")
     both.add_argument("--implementations", metavar="A,B", help="compares these two within one table")
     both.add_argument(
-        "--threshold", type=float, metavar="R", help="exit code 1 if B / A is below R in a row, or B lacks one"
+        "--threshold",
+        type=float,
+        metavar="R",
+        help="exit code 1 if a row has the whole interval of B / A below R, or no interval, or B lacks it",
     )
     both.add_argument("--format", choices=_COMPARED, default="text")
     both.set_defaults(work=_compare)
@@ -126,6 +129,11 @@ def _compare(parsed: argparse.Namespace) -> tuple[str, list[str]]:
             for row in comparison.slower_than(threshold)
         ]
         problems += [f"nothing to hold against {threshold:g}: {line}" for line in comparison.lost]
+        problems += [
+            f"no interval to hold against {threshold:g}: {describe(row.b.cell)}: {row.ratio.ratio:.3f}; both need "
+            "two repeats or more"
+            for row in comparison.without_interval()
+        ]
     return _given(_COMPARED[parsed.format](comparison), parsed.output), problems
 
 

@@ -46,6 +46,10 @@ class Comparison:
         """Rows whose ratio has its whole interval below the threshold."""
         return [row for row in self.rows if row.ratio.high is not None and row.ratio.high < threshold]
 
+    def without_interval(self) -> list[Compared]:
+        """Rows of which a threshold can tell nothing: one side was run once."""
+        return [row for row in self.rows if row.ratio.high is None]
+
 
 def compare(a: Summary, b: Summary, name_a: str, name_b: str) -> Comparison:
     """System B over system A, cell by cell.

@@ -1,7 +1,6 @@
 """The folder of a study and the run that fills it: what is there, what is left, and what came out."""
 
 import contextlib
-import fcntl
 import json
 import os
 import shutil
@@ -14,12 +13,11 @@ from benchmarks.study import cells, folds, proofs
 from benchmarks.study.cells import FAILED, LOGS, OK, PLAN_FILE, RUNS_FILE, Cell, Run
 from benchmarks.study.launcher import Launch, Task
 from benchmarks.study.plan import Plan, words
-from benchmarks.suite import fingerprint
+from benchmarks.suite import fingerprint, folder_lock
 from data.errors import InputError
 
 MACHINE_FILE = "machine.json"
 SCRATCH = "scratch"
-_LOCK_FILE = "lock"
 _BETWEEN_LOOKS_S = 0.5
 _BAR = 20
 
@@ -41,26 +39,14 @@ def opened(folder: str, plan: Plan, facts: Mapping[str, Any]) -> Iterator[int]:
     Raises:
       InputError: it holds another plan's study or another machine's, is in use, or cannot be written.
     """
-    try:
-        os.makedirs(os.path.join(folder, LOGS), exist_ok=True)
-        lock = os.open(os.path.join(folder, _LOCK_FILE), os.O_RDWR | os.O_CREAT)
-    except OSError as error:
-        raise InputError(f"{folder}: cannot be written: {error.strerror}; name another --results_dir") from error
-    try:
+    with folder_lock.held(folder, "a study") as lock:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise InputError(
-                f"{folder}: a study runs there already, or processes of one that was killed: wait for it, or end it"
-            ) from error
-        try:
+            os.makedirs(os.path.join(folder, LOGS), exist_ok=True)
             _settle(folder, plan, facts)
         except OSError as error:
             problem = error.strerror or error
             raise InputError(f"{folder}: cannot be written: {problem}; name another --results_dir") from error
         yield lock
-    finally:
-        os.close(lock)
 
 
 def finished(folder: str, plan: Plan) -> list[Run]:

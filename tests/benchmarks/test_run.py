@@ -1,5 +1,6 @@
 """The command of the suite: what it takes, how it ends, and that everything it starts ends with it."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -13,7 +14,7 @@ import suite_cases
 
 from benchmarks import run as suite
 from benchmarks.microbenchmarks.checks import Check
-from benchmarks.suite import correctness, meanings, must_score, results, runner
+from benchmarks.suite import correctness, meanings, must_score, plan, results, runner
 from benchmarks.suite.processes import Ended
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -258,3 +259,28 @@ def test_run_all_starts_the_suite_wherever_it_is_called_from(tmp_path):
         text=True,
     )
     assert done.returncode == 2 and "benchmark 'bert' is not known" in done.stderr and not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--list", "bert"], "bert"),
+        (["--batch_sizes", "0"], "give whole numbers of at least 1, not '0'"),
+        (["--repeats", "1.5"], "give whole numbers of at least 1, not '1.5'"),
+        (["--hosts", "a:0"], "give each machine with the ranks it takes"),
+        (["--hosts", "a"], "give each machine with the ranks it takes"),
+        (["--results_dir", ""], "--results_dir is empty"),
+        (["gemm-forward-small", "--search"], "only microbenchmarks are named"),
+    ],
+)
+def test_options_that_cannot_be_are_one_line(arguments, said, capsys):
+    assert suite.main(arguments) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
+
+
+def test_nothing_but_skipped_cells_is_no_success():
+    one = suite_cases.micro()
+    planned = [plan.Planned(one, suite_cases.cell(one), 1, skipped="too large")]
+    assert suite.problems(planned, [], {}) == ["nothing was run: every cell of the selection was skipped"]
+    assert suite.problems([dataclasses.replace(planned[0], skipped="")], [], {}) == []

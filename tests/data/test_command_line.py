@@ -1,3 +1,4 @@
+import os
 import signal
 import subprocess
 import sys
@@ -108,3 +109,12 @@ def test_handlers_are_as_before_afterwards(parser):
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
     run(parser, lambda options: "done", ["--rows", "3"])
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == before
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no device that is always full")
+def test_an_output_without_room_is_one_line_and_code_2():
+    script = "import sys; from data import command_line; sys.exit(command_line.say('much'))"
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([sys.executable, "-c", script], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    assert done.stderr.startswith("standard output: cannot be written: No space left")

@@ -130,3 +130,10 @@ def test_another_model_is_no_repetition(write, flag):
     with pytest.raises(InputError, match=f"^{flag} and --config=.*: leave one of them out"):
         flags.parse([f"--config={write(record)}", flag])
     flags.parse([f"--config={write(record)}", "--model=dlrm"])
+
+
+def test_what_another_program_ran_is_not_run_as_ours(write):
+    _, record = record_of("--num_epochs=3")
+    record["identity"]["implementation"] = "ootb"
+    with pytest.raises(InputError, match=r"is of the implementation ootb, and main\.py is optimized"):
+        flags.parse([f"--config={write(record)}"])

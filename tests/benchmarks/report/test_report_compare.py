@@ -147,4 +147,6 @@ def test_slower_than_a_threshold_needs_the_whole_interval_below():
     assert len(slow.slower_than(0.95)) == 1
     assert slow.slower_than(0.8) == []
     assert systems(repeats(100, 101, 99), repeats(80, 120, 60)).slower_than(0.95) == []
-    assert systems(repeats(100), repeats(10)).slower_than(0.95) == []
+    once = systems(repeats(100), repeats(10))
+    assert once.slower_than(0.95) == [] and len(once.without_interval()) == 1
+    assert slow.without_interval() == []

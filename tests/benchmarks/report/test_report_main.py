@@ -155,3 +155,15 @@ def test_bad_input_is_one_line_and_code_2(tmp_path, capsys, monkeypatch, argumen
     out, err = capsys.readouterr()
     assert out == ""
     assert len(err.splitlines()) == 1
+
+
+def test_a_threshold_never_passes_what_has_no_interval(tmp_path, capsys):
+    for name, score in (("a", 100), ("b", 10)):
+        (tmp_path / name).mkdir()
+        folder(tmp_path / name, repeats(score))
+    arguments = ["compare", str(tmp_path / "a"), str(tmp_path / "b")]
+    assert main(arguments) == 0
+    capsys.readouterr()
+    assert main([*arguments, "--threshold", "0.95"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("no interval to hold against 0.95: ") and "0.100; both need two repeats" in line
