@@ -52,6 +52,11 @@ def dropout_ops() -> ModuleType | None:
     return None if _only_tensorflow.get() else _library()
 
 
+def mlp_ops() -> ModuleType | None:
+    """recsys_mlp, see models/ops/mlp_ops.cc; None while `only_tensorflow` is entered."""
+    return None if _only_tensorflow.get() else _library()
+
+
 @contextlib.contextmanager
 def only_tensorflow() -> Iterator[None]:
     """While entered, layers are traced with TensorFlow's kernels alone: XLA compiles no others."""
@@ -158,6 +163,16 @@ def _bias_relu_dropout_gradient(op: tf.Operation, upstream: tf.Tensor) -> list[t
         outputs=op.outputs[0], upstream=upstream, scale=op.get_attr("scale")
     )
     return [gradient, bias_gradient, None, None]
+
+
+@tf.RegisterGradient("RecsysMlp")
+def _mlp_gradient(op: tf.Operation, upstream: tf.Tensor, *of_panels: None) -> list[tf.Tensor | None]:
+    del of_panels  # they are there for this function alone
+    layers, of_inputs = op.get_attr("N"), op.get_attr("of_inputs")
+    found = _library().recsys_mlp_gradient(
+        upstream, op.outputs[0], list(op.inputs[1 : 1 + layers]), list(op.outputs[1:]), of_inputs=of_inputs
+    )
+    return [found.input_gradient if of_inputs else None, *found.kernel_gradients, *found.bias_gradients]
 
 
 if __name__ == "__main__":

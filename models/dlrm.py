@@ -96,6 +96,7 @@ class DLRM(keras.Model):
             MLP(
                 len(spec.numerical),
                 bottom_mlp_dims,
+                reads_data=True,
                 seed=_seed_of("bottom_mlp", seed),
                 initial=NORMAL,
                 dtype=policy,

@@ -14,5 +14,6 @@ def sources(folder: pathlib.Path = FOLDER) -> list[pathlib.Path]:
 
 def library_path(tensorflow_version: str, folder: pathlib.Path = FOLDER) -> pathlib.Path:
     """The library of these sources for a TensorFlow, built or not: in Python's own environment."""
-    key = hashlib.sha256(b"".join(path.read_bytes() for path in sources(folder))).hexdigest()[:12]
+    files = [*sources(folder), *sorted(folder.glob("*.h"))]
+    key = hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:12]
     return pathlib.Path(sys.prefix) / "lib" / "recsys-harness" / f"ops-tf{tensorflow_version}-{key}.so"

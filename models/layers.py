@@ -24,6 +24,7 @@ class SeededReluDropout(keras.layers.Layer):
 
     def __init__(self, rate: float, **kwargs):
         super().__init__(**kwargs)
+        self.rate = rate
         self._threshold = round(rate * 65536)
         if not 0 <= self._threshold < 65536:
             raise ValueError(f"dropout rate must be at least 0 and below 1, got {rate}")
@@ -56,6 +57,10 @@ class SeededReluDropout(keras.layers.Layer):
         keep = draws >= tf.constant(threshold, tf.uint16)
         return tf.where(keep, activated * tf.constant(scale, inputs.dtype), tf.zeros((), inputs.dtype))
 
+
+# Rows of a batch for which one kernel does all layers, models/ops/mlp_ops.cc: fewer waste its vectors, which hold 16
+# samples and more, and with more a product of OpenBLAS is as fast (at 256 rows no difference was seen).
+_FEW_ROWS = (9, 128)
 
 _NO_DRAWS = (np.zeros(1, np.uint64), np.zeros(2, np.uint64))
 
@@ -109,10 +114,13 @@ class Dense(keras.layers.Dense):
             return self(inputs), None
         return custom_ops.dense_ops().recsys_mat_mul(inputs, self.kernel.value), self.bias.value
 
-    def _is_ours(self, inputs: tf.Tensor) -> bool:
+    def is_plain(self, inputs: tf.Tensor) -> bool:
+        """Whether it is a product and a bias in float32, and nothing else."""
         plain = self.activation is keras.activations.linear and self.use_bias
-        in_float32 = inputs.dtype == tf.float32 and self.compute_dtype == "float32"
-        return custom_ops.dense_ops() is not None and plain and in_float32
+        return plain and inputs.dtype == tf.float32 and self.compute_dtype == "float32"
+
+    def _is_ours(self, inputs: tf.Tensor) -> bool:
+        return custom_ops.dense_ops() is not None and self.is_plain(inputs)
 
 
 def build_dense(
@@ -156,6 +164,7 @@ class MLP(keras.layers.Layer):
         units: Sequence[int],
         *,
         dropout: float = 0.0,
+        reads_data: bool = False,
         seed: int = 0,
         initial: Initialization = GLOROT_UNIFORM,
         **kwargs,
@@ -165,11 +174,13 @@ class MLP(keras.layers.Layer):
           input_width: columns of the input.
           units: sizes of the layers; none at all passes the input on.
           dropout: drop probability after each layer.
+          reads_data: nobody asks for the gradient of the input, and it may be None.
           seed: initial values depend on it alone; layer i draws its kernel with seed + i.
           initial: distributions of the initial values.
           **kwargs: further arguments of keras.layers.Layer.
         """
         super().__init__(**kwargs)
+        self._reads_data = reads_data
         self._dense, self._dropout = [], []
         width = input_width
         for index, size in enumerate(units):
@@ -190,6 +201,9 @@ class MLP(keras.layers.Layer):
 
     def call(self, inputs: tf.Tensor, seed: tf.Tensor, training: bool = False) -> tf.Tensor:
         """(rows, input width) -> (rows, last units). `seed`: (2,) int32, see SeededReluDropout."""
+        if self._is_one_kernel(inputs, training):
+            kernels, biases = zip(*((layer.kernel.value, layer.bias.value) for layer in self._dense), strict=True)
+            return custom_ops.mlp_ops().recsys_mlp(inputs, kernels, biases, of_inputs=not self._reads_data).outputs
         hidden = inputs
         # A number for each layer of each step: step + index would give a layer the mask of its neighbour a step ago.
         layers = len(self._dense)
@@ -197,3 +211,11 @@ class MLP(keras.layers.Layer):
             hidden, bias = dense.without_bias(hidden)
             hidden = dropout(hidden, seed=seed * [1, layers] + [0, index], training=training, bias=bias)
         return hidden
+
+    def _is_one_kernel(self, inputs: tf.Tensor, training: bool) -> bool:
+        """Whether one kernel does all layers: on few rows, whose number is known when the function is traced."""
+        rows, (least, most) = inputs.shape[0], _FEW_ROWS
+        few = rows is not None and least <= rows <= most and self._dense
+        if not few or custom_ops.mlp_ops() is None or (training and self._dropout[0].rate > 0):
+            return False
+        return all(layer.is_plain(inputs) for layer in self._dense)

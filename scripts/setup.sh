@@ -115,7 +115,7 @@ describe() {
     printf '%s\n' "HOROVOD=$HOROVOD" "PREPROC=$PREPROC" "MPI=$MPI" "GPU=$GPU" "folder=$venv"
     printf 'inputs=%s\n' "$(cd "$root" &&
         cat requirements.txt requirements-dev.txt requirements-preproc.txt scripts/setup.sh scripts/horovod_wheel.sh \
-            models/custom_ops.py models/ops/*.cc | sha256sum)"
+            models/custom_ops.py models/ops/*.cc models/ops/*.h | sha256sum)"
 }
 
 has_horovod() { [ -d "$venv/lib/python3.11/site-packages/horovod-$(wheel_version).dist-info" ]; }

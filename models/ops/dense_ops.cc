@@ -14,7 +14,7 @@
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/shape_inference.h"
-#include "tensorflow/core/platform/threadpool.h"
+#include "team.h"
 
 namespace recsys_harness {
 namespace {
@@ -26,8 +26,8 @@ using tensorflow::Tensor;
 using tensorflow::TensorShape;
 
 constexpr int64_t kManyRows = 512;         // from here on a thread has enough rows for whole panels
-constexpr int64_t kLeastWork = 64 << 10;   // multiply-adds that are worth a thread of their own
-constexpr int64_t kMostThreads = 64;       // OpenBLAS is built for so many at once
+constexpr int64_t kMultiplyAddsOfANanosecond = 16;
+constexpr int64_t kPartsOfAThread = 1;     // the library copies a matrix for each
 
 void UseOneThread() {
   static const bool done = [] {
@@ -35,24 +35,6 @@ void UseOneThread() {
     return true;
   }();
   (void)done;
-}
-
-// Runs work(first, last) over [0, total), one equal part a thread, in multiples of `grain`.
-template <typename Work>
-void Parts(OpKernelContext* context, int64_t total, int64_t grain, int64_t multiply_adds, const Work& work) {
-  const auto& threads = *context->device()->tensorflow_cpu_worker_threads();
-  const int64_t useful = std::max<int64_t>(1, multiply_adds / kLeastWork);
-  const int64_t parts = std::min({static_cast<int64_t>(threads.num_threads), kMostThreads, useful});
-  const int64_t block = std::max(grain, (((total + parts - 1) / parts) + grain - 1) / grain * grain);
-  if (block >= total) {
-    work(0, total);
-    return;
-  }
-  threads.workers->ParallelFor(
-      total,
-      tsl::thread::ThreadPool::SchedulingParams(tsl::thread::ThreadPool::SchedulingStrategy::kFixedBlockSize,
-                                                absl::nullopt, block),
-      work);
 }
 
 // c (m, n) = a (m, k) b (k, n) + bias (n,), a and b as they lie in memory or transposed. Lines of c are split over
@@ -99,11 +81,14 @@ bool FitsInt(int64_t a, int64_t b, int64_t c) {
 
 void Run(OpKernelContext* context, const Product& product) {
   UseOneThread();
-  const int64_t work = product.m * product.n * product.k;
+  // Of one line or column.
+  const auto cost = [&product](int64_t other) { return product.k * other / kMultiplyAddsOfANanosecond; };
   if (product.m >= kManyRows || product.m >= product.n) {
-    Parts(context, product.m, 8, work, [&](int64_t first, int64_t last) { product.Lines(first, last); });
+    ParallelFor(context, product.m, 8, cost(product.n),
+                [&](int64_t first, int64_t last) { product.Lines(first, last); }, kPartsOfAThread);
   } else {
-    Parts(context, product.n, 16, work, [&](int64_t first, int64_t last) { product.Columns(first, last); });
+    ParallelFor(context, product.n, 16, cost(product.m),
+                [&](int64_t first, int64_t last) { product.Columns(first, last); }, kPartsOfAThread);
   }
 }
 

@@ -11,7 +11,7 @@
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/shape_inference.h"
-#include "tensorflow/core/util/work_sharder.h"
+#include "team.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -135,12 +135,6 @@ EVERY_MACHINE void Add(const float* values, int64_t units, float* sums) {
 
 constexpr int64_t kBlockRows = 64;  // their shares in the gradient of the bias are added up before those of others
 
-template <typename Work>
-void Parallel(OpKernelContext* context, int64_t total, int64_t cost, const Work& work) {
-  const auto& threads = *context->device()->tensorflow_cpu_worker_threads();
-  tensorflow::Shard(threads.num_threads, threads.workers, total, cost, work);
-}
-
 class BiasReluDropout : public OpKernel {
  public:
   explicit BiasReluDropout(OpKernelConstruction* context) : OpKernel(context) {
@@ -167,13 +161,13 @@ class BiasReluDropout : public OpKernel {
     const float* bias = biases.flat<float>().data();
     float* out = outputs->flat<float>().data();
     if (threshold_ == 0) {
-      Parallel(context, inputs.dim_size(0), units / 8, [&](int64_t first, int64_t last) {
+      ParallelFor(context, inputs.dim_size(0), 1, units / 8, [&](int64_t first, int64_t last) {
         for (int64_t row = first; row < last; ++row) Relu(in + row * units, bias, units, out + row * units);
       });
       return;
     }
     const Generator generate = FastestGenerator();
-    Parallel(context, inputs.dim_size(0), units, [&](int64_t first, int64_t last) {
+    ParallelFor(context, inputs.dim_size(0), 1, units, [&](int64_t first, int64_t last) {
       std::vector<uint32_t> drawn(words + 4 + 4 * kLanes);
       for (int64_t row = first; row < last; ++row) {
         const uint64_t start = static_cast<uint64_t>(row) * words, begin = start / 4, end = (start + words + 3) / 4;
@@ -215,7 +209,7 @@ class BiasReluDropoutGradient : public OpKernel {
     float* to = gradient->flat<float>().data();
     // Sums of blocks of rows, then the sum of these, so that the result does not depend on the number of threads.
     std::vector<float> sums(blocks * units, 0.0f);
-    Parallel(context, blocks, kBlockRows * units / 8, [&](int64_t first, int64_t last) {
+    ParallelFor(context, blocks, 1, kBlockRows * units / 8, [&](int64_t first, int64_t last) {
       for (int64_t row = first * kBlockRows; row < std::min(rows, last * kBlockRows); ++row) {
         Gradient(out + row * units, from + row * units, scale_, units, to + row * units,
                  sums.data() + row / kBlockRows * units);

@@ -19,7 +19,7 @@
 #include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/framework/resource_var.h"
 #include "tensorflow/core/framework/shape_inference.h"
-#include "tensorflow/core/util/work_sharder.h"
+#include "team.h"
 
 namespace recsys_harness {
 namespace {
@@ -90,13 +90,6 @@ class Layout {
   bool mean = false, sum_features = false;
 };
 
-// Runs work(first, last) over [0, total) on the threads of the device. cost: of one unit, in nanoseconds or so.
-template <typename Work>
-void Parallel(OpKernelContext* context, int64_t total, int64_t cost, const Work& work) {
-  const auto& threads = *context->device()->tensorflow_cpu_worker_threads();
-  tensorflow::Shard(threads.num_threads, threads.workers, total, cost, work);
-}
-
 template <typename Tid>
 class PooledLookup : public OpKernel {
  public:
@@ -122,7 +115,7 @@ class PooledLookup : public OpKernel {
     float* out = pooled->flat<float>().data();
     const int64_t stride = ids.dim_size(1), width = layout_.width(), dim = layout_.dim;
     std::memset(out, 0, sizeof(float) * samples * width);
-    Parallel(context, samples, layout_.ids_per_sample() * (20 + dim / 2), [&](int64_t first, int64_t last) {
+    ParallelFor(context, samples, 1, layout_.ids_per_sample() * (20 + dim / 2), [&](int64_t first, int64_t last) {
       std::vector<const float*> found;
       std::vector<float*> sums;
       std::vector<float> scales;
@@ -219,7 +212,7 @@ class RowGradients : public OpKernel {
     float* out = values->flat<float>().data();
     const float* gradients = upstream.flat<float>().data();
     const int64_t width = layout_.width();
-    Parallel(context, count, 20 + dim, [&](int64_t first, int64_t last) {
+    ParallelFor(context, count, 1, 20 + dim, [&](int64_t first, int64_t last) {
       for (int64_t i = first; i < last; ++i) {
         float* sum = out + i * dim;
         std::memset(sum, 0, sizeof(float) * dim);
@@ -269,7 +262,7 @@ class SubtractRows : public OpKernel {
       OP_REQUIRES(context, positions[i] >= 0 && positions[i] < table_rows,
                   tensorflow::errors::InvalidArgument("row ", positions[i], " of a table of ", table_rows));
     }
-    Parallel(context, count, 20 + dim, [&](int64_t first, int64_t last) {
+    ParallelFor(context, count, 1, 20 + dim, [&](int64_t first, int64_t last) {
       for (int64_t i = first; i < last; ++i) {
         if (i + kAhead < last) Prefetch(target + positions[i + kAhead] * dim, dim);
         SubtractScaled(target + positions[i] * dim, from + i * dim, scale, dim);

@@ -8,7 +8,7 @@ from benchmarks.our_steps import OurSteps
 from models import custom_ops
 
 STEPS = 50
-KERNELS = ("embedding_ops", "dense_ops", "dropout_ops")
+KERNELS = ("embedding_ops", "dense_ops", "dropout_ops", "mlp_ops")
 
 
 def losses(workload, monkeypatch, ours):
@@ -42,7 +42,7 @@ def test_fifty_steps_have_the_losses_of_the_plain_path(plain, monkeypatch, model
     if model == "wide_deep":
         workload = workloads.wide_deep(shrink=32).changed(deep_dropout=0.0)
     else:
-        workload = workloads.dlrm_tiny("distinct", shrink=16).changed(learning_rate=0.5)
+        workload = workloads.dlrm_tiny("distinct", shrink=16).changed(learning_rate=0.5, global_batch_size=16)
     wanted = plain(model, workload)
     assert np.std(wanted) > 1e-3  # they are of training, and of batches that differ
     np.testing.assert_allclose(losses(workload, monkeypatch, ours), wanted, rtol=1e-5)
