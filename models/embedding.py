@@ -215,6 +215,23 @@ class FusedTable(keras.layers.Layer):
             tf.concat(positions_list, axis=0), tf.concat(values_list, axis=0), self.padding_row, self.variable.shape
         )
 
+    @property
+    def subtracts_pools(self) -> bool:
+        """Whether there is a kernel for `subtract_pools`."""
+        return self._ops is not None
+
+    def subtract_pools(self, ids: tf.Tensor, upstream: tf.Tensor, rate: tf.Tensor) -> None:
+        """Subtracts the rate times the gradient from every row that was looked up, in place.
+
+        Args:
+          ids: as for `call`.
+          upstream: gradient with respect to `call(ids)`, same shape, float32.
+          rate: scalar.
+        """
+        self._ops.recsys_subtract_pools(
+            table=self.variable.handle, ids=ids, upstream=upstream, rate=rate, **self._layout()
+        )
+
     def _layout(self) -> dict[str, list[int] | int | bool]:
         """Where the features are in the ids and in the table, as our own kernels want it."""
         return {

@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from models import custom_ops
+from models.embedding import FusedTable
 
 
 class RowOptimizer(abc.ABC):
@@ -76,6 +77,21 @@ class RowOptimizer(abc.ABC):
           applied_steps: scalar int32, updates applied so far, this one not counted.
         """
 
+    def applies_pools(self, table: FusedTable) -> bool:
+        """Whether `apply_pools` can stand for `apply_rows`."""
+        return False
+
+    def apply_pools(self, table: FusedTable, ids: tf.Tensor, upstream: tf.Tensor, learning_rate: tf.Tensor) -> None:
+        """Updates the rows that were looked up, without their gradients having been summed before.
+
+        Args:
+          table: one for which `applies_pools`.
+          ids: (rows, total hotness) packed ids of the global batch.
+          upstream: gradient with respect to `table(ids)`.
+          learning_rate: scalar.
+        """
+        raise NotImplementedError(f"{type(self).__name__} needs the gradients of rows")
+
     def bring_up_to_date(self, variable: tf.Variable, applied_steps: int) -> None:
         """Applies to every row what a dense optimizer would have done by now to rows without a gradient."""
         del variable, applied_steps  # most optimizers do nothing to such rows
@@ -105,6 +121,12 @@ class SGD(RowOptimizer):
             variable.scatter_sub(tf.IndexedSlices(learning_rate * gradients, rows))
         else:
             ops.recsys_subtract_rows(table=variable.handle, rows=rows, values=gradients, scale=learning_rate)
+
+    def applies_pools(self, table):
+        return table.subtracts_pools
+
+    def apply_pools(self, table, ids, upstream, learning_rate):
+        table.subtract_pools(ids, upstream, learning_rate)
 
 
 class Adagrad(RowOptimizer):

@@ -78,15 +78,23 @@ def make_train_step(
         rates = {group: schedule(state.applied_steps) for group, schedule in schedules.items()}
         for (group, variable), gradient in zip(state.dense(), dense_gradients, strict=True):
             state.optimizers[group].apply_dense(variable, gradient, rates[group], state.applied_steps)
-        for table, slices in zip(tables, table_gradients, strict=True):
-            state.optimizers[table.group].apply_rows(
-                table.variable, slices.indices, slices.values, rates[table.group], state.applied_steps
-            )
+        for table, found in zip(tables, table_gradients, strict=True):
+            optimizer, rate = state.optimizers[table.group], rates[table.group]
+            if straight:
+                optimizer.apply_pools(table, *found, rate)
+            else:
+                optimizer.apply_rows(table.variable, found.indices, found.values, rate, state.applied_steps)
         state.applied_steps.assign_add(1)
         return tf.ones(())
 
     # float16 overflows, in the model or on the wire. Elsewhere what is not finite shows in the loss.
     may_overflow = state.dynamic_loss_scale or reduction.half
+    # With one process nobody needs the gradients of rows but optimizers, and not all of those.
+    straight = (
+        reduction.comm.size == 1
+        and not may_overflow
+        and all(state.optimizers[table.group].applies_pools(table) for table in tables)
+    )
     tells_overflow = may_overflow and model.embeddings.is_sharded
 
     @tf.function(reduce_retracing=True, autograph=False)
@@ -101,7 +109,7 @@ def make_train_step(
                 tf.stack([tf.constant(seed), step]),
                 loss_scale,
             )
-            slices = model.embeddings.row_gradients(lookup, upstream)
+            slices = [] if straight else model.embeddings.row_gradients(lookup, upstream)
             slices, own = slices[:num_replicated], slices[num_replicated:]
             extras = tf.concat([[loss], signals], axis=0)
             if tells_overflow:
@@ -110,7 +118,7 @@ def make_train_step(
                 extras = tf.concat([extras, [overflow]], axis=0)
             dense_gradients, slices, extras = reduction(dense_gradients, slices, extras)
             sent = {"wire_bytes": wire.total(), "alltoall_bytes": wire.total("alltoall")}
-        slices += own
+        slices = list(zip(lookup.ids, upstream, strict=True)) if straight else slices + own
         if state.dynamic_loss_scale:
             dense_gradients = [gradient / loss_scale for gradient in dense_gradients]
             slices = [tf.IndexedSlices(s.values / loss_scale, s.indices, s.dense_shape) for s in slices]

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <numeric>
 #include <utility>
 #include <vector>
@@ -90,6 +91,16 @@ class Layout {
   bool mean = false, sum_features = false;
 };
 
+// Before an update: if somebody still reads the old values, as a variable's reader may expect, they keep them.
+Status KeepForReaders(OpKernelContext* context, Tensor* table) {
+  if (table->RefCountIsOne()) return tensorflow::OkStatus();
+  Tensor copy;
+  TF_RETURN_IF_ERROR(context->allocate_temp(tensorflow::DT_FLOAT, table->shape(), &copy));
+  std::memcpy(copy.flat<float>().data(), table->flat<float>().data(), table->TotalBytes());
+  *table = copy;
+  return tensorflow::OkStatus();
+}
+
 template <typename Tid>
 class PooledLookup : public OpKernel {
  public:
@@ -142,6 +153,90 @@ class PooledLookup : public OpKernel {
   }
 
  private:
+  Layout layout_;
+};
+
+// An id's share in an update: which row, whose gradient, and what it counts.
+struct Subtraction {
+  uint32_t row;
+  uint32_t pool;  // its gradient is the pool-th of `dim` values each
+  float scale;
+};
+
+EVERY_MACHINE void SubtractAll(const std::vector<Subtraction>& all, const float* gradients, float* table, int64_t dim) {
+  const int64_t count = static_cast<int64_t>(all.size());
+  for (int64_t i = 0; i < count; ++i) {
+    if (i + kAhead < count) Prefetch(table + all[i + kAhead].row * dim, dim);
+    float* row = table + all[i].row * dim;
+    const float* gradient = gradients + all[i].pool * dim;
+    const float scale = all[i].scale;
+    for (int64_t j = 0; j < dim; ++j) row[j] -= scale * gradient[j];
+  }
+}
+
+// Plain SGD from the gradients of pools, without sums of the gradients of equal rows: nothing is sorted, and no
+// gradients are written only to be read again. A thread has rows that no other has, and takes them in the order of the
+// batch, so that the result does not depend on the number of threads.
+template <typename Tid>
+class SubtractPools : public OpKernel {
+ public:
+  explicit SubtractPools(OpKernelConstruction* context) : OpKernel(context), layout_(context) {}
+
+  void Compute(OpKernelContext* context) override {
+    tensorflow::core::RefCountPtr<tensorflow::Var> variable;
+    OP_REQUIRES_OK(context, tensorflow::LookupResource(context, tensorflow::HandleFromInput(context, 0), &variable));
+    const Tensor& ids = context->input(1);
+    const Tensor& upstream = context->input(2);
+    const float rate = context->input(3).scalar<float>()();
+    const int64_t samples = ids.dim_size(0), features = layout_.features(), dim = layout_.dim;
+    OP_REQUIRES(context, upstream.dims() == 2 && upstream.dim_size(0) == samples &&
+                             upstream.dim_size(1) == layout_.width(),
+                tensorflow::errors::InvalidArgument("gradient of shape ", upstream.shape().DebugString(), " for ",
+                                                    samples, " rows of width ", layout_.width()));
+    tensorflow::mutex_lock lock(*variable->mu());
+    Tensor* table = variable->tensor();
+    int64_t last_row = 0;
+    for (int64_t f = 0; f < features; ++f) last_row = std::max(last_row, layout_.offsets[f] + layout_.rows[f]);
+    OP_REQUIRES(context, table->dims() == 2 && table->dim_size(1) == dim && table->dim_size(0) >= last_row,
+                tensorflow::errors::InvalidArgument("table of shape ", table->shape().DebugString(), " for ", last_row,
+                                                    " rows of dimension ", dim));
+    OP_REQUIRES(context, last_row <= UINT32_MAX && samples * features <= UINT32_MAX,
+                tensorflow::errors::InvalidArgument("more than 2^32 rows or pools: ", last_row, ", ",
+                                                    samples * features));
+    OP_REQUIRES_OK(context, KeepForReaders(context, table));
+    float* rows = table->flat<float>().data();
+    const float* gradients = upstream.flat<float>().data();
+    const Tid* packed = ids.flat<Tid>().data();
+    const int64_t stride = ids.dim_size(1), pools = layout_.sum_features ? 1 : features;
+    const int64_t parts = std::min<int64_t>(kParts, samples);
+    std::vector<std::vector<Subtraction>> found(parts * kParts);  // of each part of the batch for each part of the rows
+    auto work = std::make_shared<Work>();
+    const int sorted = work->Phase(parts, -1, [&](int64_t part) {
+      std::vector<Subtraction>* own = found.data() + part * kParts;
+      const int64_t first = part * samples / parts, last = (part + 1) * samples / parts;
+      for (int64_t p = 0; p < kParts; ++p) own[p].reserve((last - first) * layout_.ids_per_sample() / kParts * 5 / 4);
+      for (int64_t sample = first; sample < last; ++sample) {
+        const Tid* looked_up = packed + sample * stride;
+        for (int64_t f = 0; f < features; ++f) {
+          const float scale = rate * layout_.Scale(f, looked_up);
+          const uint32_t pool = static_cast<uint32_t>(sample * pools + (layout_.sum_features ? 0 : f));
+          for (int64_t c = layout_.columns[f]; c < layout_.columns[f] + layout_.hotness[f]; ++c) {
+            const int64_t position = layout_.Position(f, looked_up[c]);
+            if (position >= 0) own[position % kParts].push_back({static_cast<uint32_t>(position), pool, scale});
+          }
+        }
+      }
+    });
+    work->Phase(kParts, sorted, [&](int64_t of_rows) {
+      for (int64_t part = 0; part < parts; ++part) SubtractAll(found[part * kParts + of_rows], gradients, rows, dim);
+    });
+    RunOnTeam(context, work, samples * layout_.ids_per_sample() * (20 + dim) / kWorthwhile + 1);
+  }
+
+ private:
+  static constexpr int64_t kParts = 16;
+  static constexpr int64_t kWorthwhile = 20000;  // nanoseconds for which another thread is asked
+
   Layout layout_;
 };
 
@@ -247,13 +342,7 @@ class SubtractRows : public OpKernel {
     OP_REQUIRES(context, values.dims() == 2 && values.dim_size(0) == count && values.dim_size(1) == dim,
                 tensorflow::errors::InvalidArgument("values of shape ", values.shape().DebugString(), " for ", count,
                                                     " rows of ", dim));
-    if (!table->RefCountIsOne()) {
-      // Somebody still reads the old values, as a variable's reader may expect: they keep them.
-      Tensor copy;
-      OP_REQUIRES_OK(context, context->allocate_temp(tensorflow::DT_FLOAT, table->shape(), &copy));
-      std::memcpy(copy.flat<float>().data(), table->flat<float>().data(), table->TotalBytes());
-      *table = copy;
-    }
+    OP_REQUIRES_OK(context, KeepForReaders(context, table));
     float* target = table->flat<float>().data();
     const Tid* positions = rows.flat<Tid>().data();
     const float* from = values.flat<float>().data();
@@ -364,6 +453,14 @@ REGISTER_OP("RecsysSubtractRows")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::NoOutputs);
 
+// table[row of an id] -= rate * its share in the gradient of its pool, for every id, in place.
+REGISTER_OP("RecsysSubtractPools")
+    .Input("table: resource")
+    .Input("ids: Tid")
+    .Input("upstream: float")
+    .Input("rate: float") LAYOUT_ATTRIBUTES.SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::NoOutputs);
+
 // Asks the system for huge pages under the table; false where it has none to give.
 REGISTER_OP("RecsysUseHugePages")
     .Input("table: resource")
@@ -378,6 +475,8 @@ REGISTER_KERNEL_BUILDER(Name("RecsysUseHugePages").Device(tensorflow::DEVICE_CPU
       Name("RecsysPooledLookup").Device(tensorflow::DEVICE_CPU).TypeConstraint<TYPE>("Tid"), PooledLookup<TYPE>)   \
   REGISTER_KERNEL_BUILDER(                                                                                         \
       Name("RecsysRowGradients").Device(tensorflow::DEVICE_CPU).TypeConstraint<TYPE>("Tid"), RowGradients<TYPE>)   \
+  REGISTER_KERNEL_BUILDER(                                                                                         \
+      Name("RecsysSubtractPools").Device(tensorflow::DEVICE_CPU).TypeConstraint<TYPE>("Tid"), SubtractPools<TYPE>) \
   REGISTER_KERNEL_BUILDER(                                                                                         \
       Name("RecsysSubtractRows").Device(tensorflow::DEVICE_CPU).TypeConstraint<TYPE>("Tid"), SubtractRows<TYPE>)
 
