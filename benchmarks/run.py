@@ -251,7 +251,9 @@ def _words(allowed: Sequence[str]):
 
 
 def _parser() -> command_line.Parser:
-    parser = command_line.Parser(prog="python -m benchmarks.run", description=__doc__.splitlines()[0])
+    parser = command_line.Parser(
+        prog="python -m benchmarks.run", description=__doc__.splitlines()[0], epilog=__doc__.rpartition("\n\n")[2]
+    )
     parser.add_argument("names", nargs="*", metavar="NAME", help="benchmarks, models or patterns; see --list")
     parser.add_argument("--list", action="store_true", help="say what there is, and end")
     parser.add_argument("--quick", action="store_true", help="a few cells, once")

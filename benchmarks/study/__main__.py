@@ -6,7 +6,7 @@
 
 A second `run` with the same folder goes on where the first one ended, and repeats what failed. The exit code is 0 if
 all runs are there and count; 1 if one failed or does not count; 2 for bad input; 130 or 143 where it was stopped. That
-of `report` is 1 where the study cannot say what it is for.
+of `report` is 1 where its verdicts must not be relied on: a baseline is too weak, or no control was found out.
 """
 
 import argparse
@@ -74,16 +74,17 @@ def report(options: argparse.Namespace) -> tuple[str, list[str]]:
 
 
 def _parser() -> command_line.Parser:
-    parser = command_line.Parser(prog="python -m benchmarks.study", description=__doc__.splitlines()[0])
+    codes = __doc__.rpartition("\n\n")[2]
+    parser = command_line.Parser(prog="python -m benchmarks.study", description=__doc__.splitlines()[0], epilog=codes)
     verbs = parser.add_subparsers(required=True, metavar="VERB")
-    running = verbs.add_parser("run", help="run what a plan asks for and its folder does not hold yet")
+    running = verbs.add_parser("run", help="run what a plan asks for and its folder does not hold yet", epilog=codes)
     running.add_argument("plan", metavar="PLAN", help="a YAML file, or a preset: paper, laptop, clicks")
     running.add_argument("--results_dir", default=DEFAULT_DIR, metavar="DIR", help="default: %(default)s")
     running.set_defaults(work=run)
-    planning = verbs.add_parser("plan", help="say what a plan would run")
+    planning = verbs.add_parser("plan", help="say what a plan would run", epilog=codes)
     planning.add_argument("plan", metavar="PLAN", help="as above")
     planning.set_defaults(work=describe)
-    reporting = verbs.add_parser("report", help="write tables, figures and tests of a folder")
+    reporting = verbs.add_parser("report", help="write tables, figures and tests of a folder", epilog=codes)
     reporting.add_argument("folder", metavar="DIR", help="the --results_dir of a run")
     reporting.set_defaults(work=report)
     return parser

@@ -279,6 +279,12 @@ def test_options_that_cannot_be_are_one_line(arguments, said, capsys):
     assert said in line
 
 
+def test_help_says_what_the_exit_codes_mean(capsys):
+    with pytest.raises(SystemExit, match=r"^0$"):
+        suite.main(["--help"])
+    assert "The exit code is 0 if everything that was run has a score" in " ".join(capsys.readouterr().out.split())
+
+
 def test_nothing_but_skipped_cells_is_no_success():
     one = suite_cases.micro()
     planned = [plan.Planned(one, suite_cases.cell(one), 1, skipped="too large")]
