@@ -8,10 +8,10 @@
     python -m benchmarks.report bundle --verify FILE.tar.gz
 
 DIR has the suite's records.jsonl, or FAMBench's *.log files. Lines and files that are bad are named on stderr and the
-good ones shown; the exit code is 1 then. It is also 1 where compare finds a cell slower than --threshold, one without an
-interval to hold against it, or one that A scored and B did not; where agreement finds runs of the suite further apart
-than the spread that they state, or scored by some of them alone; where --verify finds a file that differs. It is 2 for
-bad input, such as a file without a single result, 141 where the output's reader is gone (`| head`), and 0 otherwise.
+good ones shown; the exit code is 1 then. It is also 1 where compare finds a cell slower than --threshold, without an
+interval to hold against it, or with a score in A and none in B; where agreement finds runs of the suite further apart
+than the spread that they state, or a score that only some of them have; where --verify finds a file that differs. It is
+2 for bad input, such as a file without a single result, 141 where nobody reads the output to its end, and 0 otherwise.
 """
 
 import argparse
