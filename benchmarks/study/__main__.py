@@ -14,7 +14,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from benchmarks.study import session
+from benchmarks.study import readiness, session
 from benchmarks.study.plan import Plan
 from benchmarks.suite import fingerprint
 from data import command_line
@@ -47,7 +47,9 @@ def run(options: argparse.Namespace) -> tuple[str, list[str]]:
     """
     plan = Plan.load(options.plan)
     folder = options.results_dir
-    with session.opened(folder, plan, fingerprint.fingerprint()) as lock:
+    facts = fingerprint.fingerprint()
+    readiness.check(folder, plan, facts)
+    with session.opened(folder, plan, facts) as lock:
         runs = session.run(folder, plan, say=_say, held=(lock,))
     return f"{folder}: {len(runs)} runs of {len(plan.cells())} cells", session.problems(runs)
 
