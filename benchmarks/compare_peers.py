@@ -12,6 +12,7 @@ from the same weights must agree with ours.
 import argparse
 import dataclasses
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 
@@ -38,6 +39,12 @@ ROWS: dict[str, Callable[[Settings], list[Row]]] = {
 }
 
 
+_LAST_STEP, _MOST_TRACED = 1000, 100
+"""Of --profile: training goes to the last step that is asked for, and the trace is held in memory until then."""
+
+_RUNS = 5
+
+
 def run(names: Sequence[str], settings: Settings) -> list[Row]:
     """Measures the rows of these names one after the other; a row that fails says so in its note.
 
@@ -47,10 +54,7 @@ def run(names: Sequence[str], settings: Settings) -> list[Row]:
     unknown = [name for name in names if name not in ROWS]
     if unknown:
         raise InputError(f"--rows has '{unknown[0]}'; there are {', '.join(ROWS)}")
-    if min(settings.runs, settings.threads, settings.shrink) < 1:
-        raise InputError(
-            f"--runs={settings.runs} --threads={settings.threads} --shrink={settings.shrink}: give at least 1 each"
-        )
+    _check_numbers(settings)
     rows = []
     for name in names:
         try:
@@ -80,9 +84,8 @@ def profile(name: str, steps: str, settings: Settings, *, rank: int, folder: str
     Raises:
       InputError: there is no such step, rank, or range.
     """
-    first, _, last = steps.partition(":")
-    if not (first.isdigit() and last.isdigit() and 1 <= int(first) <= int(last)):
-        raise InputError(f"--profile={steps}: give the first and the last step to trace, from 1 on, as in 5:8")
+    _check_numbers(settings)
+    first, last = _steps(steps)
     if name not in peer_rows.TRAINED:
         raise InputError(f"--profile with --rows={name}: name one of {', '.join(peer_rows.TRAINED)}")
     _prepare(settings.threads)
@@ -93,7 +96,7 @@ def profile(name: str, steps: str, settings: Settings, *, rank: int, folder: str
     if not 0 <= rank < comm.size:
         raise InputError(f"--profile_rank={rank}: there are ranks 0 to {comm.size - 1}")
     workload = peer_rows.TRAINED[name](settings)
-    text = step_profile.profile(workload, comm, first=int(first), last=int(last), rank=rank, folder=folder)
+    text = step_profile.profile(workload, comm, first=first, last=last, rank=rank, folder=folder)
     comm.shutdown()
     return text
 
@@ -108,6 +111,27 @@ def versions() -> str:
     return f"{facts['cpu_model']}, {facts['allowed_cpus']} CPUs; Python {facts['python']}, {named}"
 
 
+def _check_numbers(settings: Settings) -> None:
+    if min(settings.runs, settings.threads, settings.shrink) < 1:
+        raise InputError(
+            f"--runs={settings.runs} --threads={settings.threads} --shrink={settings.shrink}: give at least 1 each"
+        )
+
+
+def _steps(text: str) -> tuple[int, int]:
+    """The first and the last step of a range that can be traced."""
+    found = re.fullmatch(r"(\d{1,9}):(\d{1,9})", text, re.ASCII)
+    first, last = map(int, found.groups()) if found else (0, 0)
+    if not 1 <= first <= last:
+        raise InputError(f"--profile={text}: give the first and the last step to trace, from 1 on, as in 5:8")
+    if last > _LAST_STEP or last - first >= _MOST_TRACED:
+        raise InputError(
+            f"--profile={text}: a run has {_LAST_STEP:,} steps, and a trace of more than {_MOST_TRACED} is too large "
+            "to be looked at: give a few steps, as in 5:8"
+        )
+    return first, last
+
+
 def _prepare(threads: int) -> None:
     from trainer import runtime
     from trainer.config import DeviceConfig
@@ -120,12 +144,16 @@ def _prepare(threads: int) -> None:
 
 def _check_places(given: argparse.Namespace) -> None:
     """Refuses, before anything is measured, what could not be written after it."""
+    for name, value in (("json", given.json), ("profile_dir", given.profile_dir)):
+        if value == "":
+            raise InputError(f"--{name} is empty: name a place, or drop it")
     if given.json:
         folder = os.path.dirname(os.path.abspath(given.json))
         if os.path.isdir(given.json) or not os.access(folder, os.W_OK | os.X_OK):
             raise InputError(f"--json={given.json}: cannot be written: name a file in a folder that is there")
-    if given.profile and os.path.exists(given.profile_dir) and not os.path.isdir(given.profile_dir):
-        raise InputError(f"--profile_dir={given.profile_dir}: is a file: name a folder")
+    folder = given.profile_dir
+    if folder is not None and os.path.exists(folder) and not os.path.isdir(folder):
+        raise InputError(f"--profile_dir={folder}: is a file: name a folder")
 
 
 def _say(line: str) -> None:
@@ -138,21 +166,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add = parser.add_argument
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     add("--rows", default=",".join(ROWS), metavar="NAME,...", help="which rows (default: all: %(default)s)")
-    add("--runs", type=int, default=5, metavar="N", help="measured turns (default: %(default)s)")
+    add("--runs", type=int, metavar="N", help=f"measured turns (default: {_RUNS})")
     add("--threads", type=int, default=cpus, metavar="T", help="threads of an operation (default: %(default)s)")
     add("--xla", action="store_true", help="our steps compile their dense part, as main.py's --xla")
     add("--shrink", type=int, default=1, metavar="N", help="everything N times smaller; figures then mean nothing")
     add("--json", metavar="FILE", help="writes the result there: a list of rows")
     add("--profile", metavar="FIRST:LAST", help="traces these steps of --rows (one name) and takes a step apart")
-    add("--profile_dir", default="profile", metavar="DIR", help="folder of the trace (default: %(default)s)")
-    add("--profile_rank", type=int, default=0, metavar="R", help="rank to trace, of several (default: %(default)s)")
+    add("--profile_dir", metavar="DIR", help="folder of the trace (default: profile)")
+    add("--profile_rank", type=int, metavar="R", help="rank to trace, of several (default: 0)")
 
     def work(given: argparse.Namespace) -> str:
-        settings = Settings(given.runs, given.threads, given.xla, given.shrink)
+        command_line.refuse_alone(given, "profile", ("profile_dir", "profile_rank"))
+        command_line.refuse_together(given, "profile", ("runs", "json"))
+        settings = Settings(_RUNS if given.runs is None else given.runs, given.threads, given.xla, given.shrink)
         _check_places(given)
-        if given.profile:
+        if given.profile is not None:
+            folder = "profile" if given.profile_dir is None else given.profile_dir
             return profile(
-                given.rows, given.profile, settings, rank=given.profile_rank, folder=os.path.abspath(given.profile_dir)
+                given.rows, given.profile, settings, rank=given.profile_rank or 0, folder=os.path.abspath(folder)
             )
         rows = run(given.rows.split(","), settings)
         if given.json:

@@ -14,6 +14,7 @@ row that must have a score here has none; 2 for bad input; 130 or 143 where it w
 import argparse
 import os
 import re
+import socket
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -49,6 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def work(options: argparse.Namespace) -> str:
         definitions = load()
+        _check_options(options)
         if options.record_meanings:
             return meanings.record(definitions)
         if options.list:
@@ -73,6 +75,8 @@ def measure(definitions: Sequence[Definition], options: argparse.Namespace) -> t
     """
     if not options.results_dir:
         raise InputError("--results_dir is empty: name a folder")
+    if options.hosts:
+        _resolve(options.hosts)
     chosen, selection = _chosen(definitions, options)
     wrong = meanings.problems(chosen, meanings.recorded())
     if wrong:
@@ -82,6 +86,11 @@ def measure(definitions: Sequence[Definition], options: argparse.Namespace) -> t
     planned = plan.plan(chosen, selection, lambda one, cell: plan.why_not(one, cell, here, memory.predicted_bytes))
     if not planned:
         raise InputError("nothing is left of the selection: look at --list, and give other sizes or implementations")
+    if options.hosts and all(one.cell.world_size == 1 for one in planned):
+        raise InputError(
+            f"--hosts={options.hosts} does nothing: all of the selection runs on one rank, which is here; give "
+            "--world_sizes, or drop --hosts"
+        )
     with folder_lock.held(options.results_dir, "a suite"):
         return _measured(chosen, planned, facts, here, options)
 
@@ -173,12 +182,10 @@ def _chosen(definitions: Sequence[Definition], options: argparse.Namespace) -> t
         chosen = [one for one in chosen if not one.is_micro]
         if not chosen:
             raise InputError("--search looks for the batch size of models, and only microbenchmarks are named")
-        batch_sizes = search.powers_of_two(options.least_batch, options.largest_batch)
+        least, largest = options.least_batch or search.LEAST_BATCH, options.largest_batch or search.LARGEST_BATCH
+        batch_sizes = search.powers_of_two(least, largest)
         if not batch_sizes:
-            raise InputError(
-                f"--least_batch={options.least_batch} and --largest_batch={options.largest_batch} have no power of two "
-                "between them"
-            )
+            raise InputError(f"--least_batch={least} and --largest_batch={largest} have no power of two between them")
     repeats = options.repeats or (plan.QUICK_REPEATS if options.quick else plan.DEFAULT_REPEATS)
     selection = Selection(
         stated=stated,
@@ -201,9 +208,36 @@ def _machine(facts: dict[str, Any], hosts: str | None) -> Machine:
         gpus=gpus,
         gpu_memory_bytes=nvml.free_memory_bytes(os.environ) if gpus else None,
         machines=len(hosts.split(",")) if hosts else 1,
+        slots=sum(int(host.rpartition(":")[2]) for host in hosts.split(",")) if hosts else None,
         precisions=plan.machine_precisions(fingerprints.cpu_flags(), gpus),
         has_horovod=facts["versions"]["horovod"] != machine.ABSENT,
     )
+
+
+def _check_options(options: argparse.Namespace) -> None:
+    """Refuses options that would do nothing."""
+    command_line.refuse_alone(options, "search", ("least_batch", "largest_batch"))
+    others = (
+        *("quick", "repeats", "batch_sizes", "world_sizes", "precisions", "implementations", "pair", "search"),
+        *("hosts", "resume", "fresh"),
+    )
+    command_line.refuse_together(options, "list", others)
+    command_line.refuse_together(options, "record_meanings", ("list", *others))
+    if options.record_meanings and options.names:
+        raise InputError(f"--record_meanings is of all benchmarks: drop {' '.join(options.names)}")
+
+
+def _resolve(hosts: str) -> None:
+    """Refuses names that this machine cannot turn into addresses, before anything is measured."""
+    for host in hosts.split(","):
+        name = host.partition(":")[0]
+        try:
+            socket.getaddrinfo(name, None)
+        except (OSError, UnicodeError) as error:  # the latter of names that cannot be in the DNS
+            reason = getattr(error, "strerror", None) or error
+            raise InputError(
+                f"--hosts={hosts}: {name} cannot be resolved: {reason}; give names that this machine knows"
+            ) from error
 
 
 def _agree_to_go_on(folder: str, found: session.Found, planned: Sequence[Planned], options: argparse.Namespace) -> None:
@@ -251,7 +285,9 @@ def _words(allowed: Sequence[str]):
 
 
 def _parser() -> command_line.Parser:
-    parser = command_line.Parser(prog="python -m benchmarks.run", description=__doc__.splitlines()[0])
+    parser = command_line.Parser(
+        prog="python -m benchmarks.run", description=__doc__.splitlines()[0], epilog=__doc__.rpartition("\n\n")[2]
+    )
     parser.add_argument("names", nargs="*", metavar="NAME", help="benchmarks, models or patterns; see --list")
     parser.add_argument("--list", action="store_true", help="say what there is, and end")
     parser.add_argument("--quick", action="store_true", help="a few cells, once")
@@ -268,8 +304,8 @@ def _parser() -> command_line.Parser:
     )
     parser.add_argument("--pair", action="store_true", help="all repeats of a cell's implementations in turns")
     parser.add_argument("--search", action="store_true", help="sweep batch sizes and name the best")
-    parser.add_argument("--least_batch", type=_count, default=search.LEAST_BATCH, metavar="N", help="of --search")
-    parser.add_argument("--largest_batch", type=_count, default=search.LARGEST_BATCH, metavar="N", help="of --search")
+    parser.add_argument("--least_batch", type=_count, metavar="N", help=f"of --search ({search.LEAST_BATCH})")
+    parser.add_argument("--largest_batch", type=_count, metavar="N", help=f"of --search ({search.LARGEST_BATCH})")
     parser.add_argument("--timeout", type=_count, default=900, metavar="S", help="seconds for a run (%(default)s)")
     parser.add_argument("--hosts", type=_hosts, metavar="A:8,B:8", help="several machines, as horovodrun takes them")
     again = parser.add_mutually_exclusive_group()

@@ -15,7 +15,46 @@ class Parser(argparse.ArgumentParser):
     """An ArgumentParser that raises InputError instead of printing its usage and ending the program."""
 
     def error(self, message: str):
+        if message.endswith("expected one argument"):
+            option = message.partition(":")[0].split()[-1].rpartition("/")[2]
+            message += f" (one that begins with - is given as in {option}=-1)"
         raise InputError(f"{self.prog}: {message}; --help lists the options")
+
+
+def refuse_alone(parsed: argparse.Namespace, flag: str, others: Sequence[str]) -> None:
+    """That options which only say more of another one are not given without it, where they would do nothing.
+
+    Args:
+      parsed: has None, False or nothing in a list for options that were not given.
+      flag: the other one, by its name in `parsed`.
+      others: names of those that need it.
+
+    Raises:
+      InputError: one of them was given, and the other was not.
+    """
+    if _is_given(parsed, flag):
+        return
+    for name in others:
+        if _is_given(parsed, name):
+            raise InputError(f"--{name} does nothing without --{flag}: add that, or drop --{name}")
+
+
+def refuse_together(parsed: argparse.Namespace, flag: str, others: Sequence[str]) -> None:
+    """That options which another one leaves unused are not given with it; see `refuse_alone`.
+
+    Raises:
+      InputError: one of them was given, and the other, too.
+    """
+    if not _is_given(parsed, flag):
+        return
+    for name in others:
+        if _is_given(parsed, name):
+            raise InputError(f"--{name} does nothing with --{flag}: drop one of them")
+
+
+def _is_given(parsed: argparse.Namespace, name: str) -> bool:
+    value = getattr(parsed, name)
+    return value is not None and value is not False and value != []  # a zero or an empty text was given
 
 
 class _Stopped(BaseException):

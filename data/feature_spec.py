@@ -18,7 +18,7 @@ from typing import Any
 
 import yaml
 
-from data import filesystem
+from data import filesystem, strict_yaml
 from data.errors import InputError
 
 SPEC_FILE = "feature_spec.yaml"
@@ -187,12 +187,14 @@ class FeatureSpec:
             the feature and the value.
         """
         try:
-            document = yaml.safe_load(filesystem.read_text(path))
+            document = strict_yaml.load(filesystem.read_text(path))
         except InputError:
             raise  # a filesystem that cannot be reached
         except OSError as error:
             problem = error.strerror or error
             raise InputError(f"{path}: cannot read the feature specification: {problem}") from error
+        except strict_yaml.DuplicateKey as error:
+            raise InputError(f"{path}:{error.line}: {error}") from error
         except (yaml.YAMLError, ValueError, RecursionError) as error:
             raise InputError(f"{path}: not a YAML file: {error}") from error
         return cls.from_dict(document, path=path)

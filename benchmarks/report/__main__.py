@@ -8,9 +8,10 @@
     python -m benchmarks.report bundle --verify FILE.tar.gz
 
 DIR has the suite's records.jsonl, or FAMBench's *.log files. Lines and files that are bad are named on stderr and the
-good ones shown; the exit code is 1 then. It is also 1 where compare finds a cell slower than --threshold, or one that A
-scored and B did not; where agreement finds runs of the suite further apart than the spread that they state; where
---verify finds a file that differs. It is 2 for bad input, and 0 otherwise.
+good ones shown; the exit code is 1 then. It is also 1 where compare finds a cell slower than --threshold, without an
+interval to hold against it, or with a score in A and none in B; where agreement finds runs of the suite further apart
+than the spread that they state, or a score that only some of them have; where --verify finds a file that differs. It is
+2 for bad input, such as a file without a single result, 141 where nobody reads the output to its end, and 0 otherwise.
 """
 
 import argparse
@@ -39,6 +40,7 @@ _COMPARED = {
     "csv": compare_tables.csv_text,
     "json": compare_tables.json_text,
 }
+_CODES = __doc__.rpartition("\n\n")[2]
 _AGREED = {"text": agreement.text, "markdown": agreement.markdown}
 
 
@@ -61,14 +63,16 @@ def _parser() -> command_line.Parser:
     parser = command_line.Parser(
         prog="python -m benchmarks.report",
         description=__doc__.partition("\n")[0],
+        epilog=_CODES,
         allow_abbrev=False,
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="show|compare|agreement|bundle")
-    show = commands.add_parser("show", help="the table of one machine", allow_abbrev=False)
+    settings = {"epilog": _CODES, "allow_abbrev": False}
+    show = commands.add_parser("show", help="the table of one machine", **settings)
     show.add_argument("paths", nargs="+", metavar="DIR_OR_FILE", help="folders or files of results")
     show.add_argument("--format", choices=_SHOWN, default="text")
     show.set_defaults(work=_show)
-    both = commands.add_parser("compare", help="one system or implementation over another", allow_abbrev=False)
+    both = commands.add_parser("compare", help="one system or implementation over another", **settings)
     both.add_argument("paths", nargs="+", metavar="DIR_OR_FILE", help="A and B, or one with --implementations")
     both.add_argument("--implementations", metavar="A,B", help="compares these two within one table")
     both.add_argument(
@@ -79,13 +83,13 @@ def _parser() -> command_line.Parser:
     )
     both.add_argument("--format", choices=_COMPARED, default="text")
     both.set_defaults(work=_compare)
-    runs = commands.add_parser("agreement", help="runs of the suite on one machine", allow_abbrev=False)
+    runs = commands.add_parser("agreement", help="runs of the suite on one machine", **settings)
     runs.add_argument("paths", nargs="+", metavar="DIR_OR_FILE", help="each a run, two or more")
     runs.add_argument("--format", choices=_AGREED, default="text")
     runs.set_defaults(work=_agreement)
     for command in (show, both, runs):
         command.add_argument("--output", metavar="FILE", help="file to write (default: standard output)")
-    packed = commands.add_parser("bundle", help="records, logs, configurations and hashes", allow_abbrev=False)
+    packed = commands.add_parser("bundle", help="records, logs, configurations and hashes", **settings)
     packed.add_argument("path", nargs="?", metavar="DIR", help="folder of results to pack")
     packed.add_argument("--output", metavar="FILE.tar.gz", help="the archive")
     packed.add_argument("--verify", metavar="FILE.tar.gz", help="checks the hashes of an archive instead")

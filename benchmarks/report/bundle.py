@@ -151,8 +151,12 @@ def _unpack(path: str) -> tuple[dict[str, bytes], list[str]]:
                     problems.append(f"{path}: {member.name} is in it twice")
                 else:
                     files[member.name] = content.read()
-    except FileNotFoundError as error:
+    except (FileNotFoundError, PermissionError) as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}; name a bundle") from error
+    except IsADirectoryError as error:
+        raise InputError(
+            f"{path}: a folder, and no bundle; name the .tar.gz file that bundle --output has written"
+        ) from error
     except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
         raise InputError(f"{path}: not a whole bundle ({error}); fetch or pack it again") from error
     return files, problems

@@ -28,21 +28,24 @@ def load(paths: Iterable[str]) -> Loaded:
     """Results of all of these folders and files together.
 
     A folder is read by its records.jsonl or, if it has none, by the *.log files in it. A file is a log if its name ends
-    in .log, and records otherwise.
+    in .log, and records otherwise. Of a file without a single result the first problem stands for all of its lines.
 
     Raises:
-      InputError: a path is not there, cannot be read, or is a folder with neither.
+      InputError: a path is not there, cannot be read, or is a folder with neither; or there is no result in any.
     """
     results: list[Result] = []
     problems: list[str] = []
     for path in paths:
         for file in _files(path):
             try:
-                found, bad = _log(file) if file.endswith(".log") else suite_results.read(file)
+                found, bad = _log(file) if file.endswith(".log") else _records(file)
             except OSError as error:
                 raise InputError(f"{file}: cannot be read: {error.strerror}; name results that can") from error
             results += found
             problems += bad
+    if not results:
+        more = f", and {len(problems) - 1} more without a result" if len(problems) > 1 else ""
+        raise InputError(f"{problems[0]}{more}; name a folder or file of results that the suite has written")
     return Loaded(results, problems)
 
 
@@ -56,6 +59,15 @@ def _files(path: str) -> list[str]:
     if not logs:
         raise InputError(f"{path}: a folder with neither {RECORDS_FILE} nor *.log; name one that the suite wrote to")
     return logs
+
+
+def _records(path: str) -> tuple[list[Result], list[str]]:
+    found, bad = suite_results.read(path)
+    if found:
+        return found, bad
+    if len(bad) > 1:
+        return [], [f"{bad[0]}, nor is any other line a result"]
+    return [], bad or [f"{path}: empty"]
 
 
 def _log(path: str) -> tuple[list[Result], list[str]]:

@@ -6,7 +6,7 @@
 
 A second `run` with the same folder goes on where the first one ended, and repeats what failed. The exit code is 0 if
 all runs are there and count; 1 if one failed or does not count; 2 for bad input; 130 or 143 where it was stopped. That
-of `report` is 1 where the study cannot say what it is for.
+of `report` is 1 where its verdicts must not be relied on: a baseline is too weak, or no control was found out.
 """
 
 import argparse
@@ -14,7 +14,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from benchmarks.study import session
+from benchmarks.study import readiness, session
 from benchmarks.study.plan import Plan
 from benchmarks.suite import fingerprint
 from data import command_line
@@ -47,7 +47,9 @@ def run(options: argparse.Namespace) -> tuple[str, list[str]]:
     """
     plan = Plan.load(options.plan)
     folder = options.results_dir
-    with session.opened(folder, plan, fingerprint.fingerprint()) as lock:
+    facts = fingerprint.fingerprint()
+    readiness.check(folder, plan, facts)
+    with session.opened(folder, plan, facts) as lock:
         runs = session.run(folder, plan, say=_say, held=(lock,))
     return f"{folder}: {len(runs)} runs of {len(plan.cells())} cells", session.problems(runs)
 
@@ -74,16 +76,17 @@ def report(options: argparse.Namespace) -> tuple[str, list[str]]:
 
 
 def _parser() -> command_line.Parser:
-    parser = command_line.Parser(prog="python -m benchmarks.study", description=__doc__.splitlines()[0])
+    codes = __doc__.rpartition("\n\n")[2]
+    parser = command_line.Parser(prog="python -m benchmarks.study", description=__doc__.splitlines()[0], epilog=codes)
     verbs = parser.add_subparsers(required=True, metavar="VERB")
-    running = verbs.add_parser("run", help="run what a plan asks for and its folder does not hold yet")
+    running = verbs.add_parser("run", help="run what a plan asks for and its folder does not hold yet", epilog=codes)
     running.add_argument("plan", metavar="PLAN", help="a YAML file, or a preset: paper, laptop, clicks")
     running.add_argument("--results_dir", default=DEFAULT_DIR, metavar="DIR", help="default: %(default)s")
     running.set_defaults(work=run)
-    planning = verbs.add_parser("plan", help="say what a plan would run")
+    planning = verbs.add_parser("plan", help="say what a plan would run", epilog=codes)
     planning.add_argument("plan", metavar="PLAN", help="as above")
     planning.set_defaults(work=describe)
-    reporting = verbs.add_parser("report", help="write tables, figures and tests of a folder")
+    reporting = verbs.add_parser("report", help="write tables, figures and tests of a folder", epilog=codes)
     reporting.add_argument("folder", metavar="DIR", help="the --results_dir of a run")
     reporting.set_defaults(work=report)
     return parser

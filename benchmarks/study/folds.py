@@ -17,6 +17,7 @@ FOLDS, FACTS_FILE = "folds", "folds.json"
 CHANCE, BASELINE, DISPLAYS = "chance_map_at_12", "ctr_map_at_12", "test_displays"
 """Of the facts: MAP@12 of random order and of ads by click-through rate on the held-out displays, and their number."""
 
+_RAW = ("clicks_train.csv", "events.csv", "promoted_content.csv")
 _METADATA = "outbrain_sample"
 
 
@@ -30,6 +31,23 @@ def is_dataset(path: Any, fold: int) -> bool:
     return isinstance(path, str) and os.path.basename(path) == _name(fold)
 
 
+def are_made(folder: str) -> bool:
+    """Whether the folder of a study has the datasets of its folds, and their figures."""
+    return os.path.isdir(os.path.join(folder, FOLDS)) and os.path.exists(os.path.join(folder, FACTS_FILE))
+
+
+def check_sample(sample_path: str) -> None:
+    """That there are the files that datasets of folds are made of.
+
+    Raises:
+      InputError: the folder or one of the files is not there.
+    """
+    source = _source(sample_path)
+    for name in _RAW:
+        if not os.path.isfile(os.path.join(source, name)):
+            raise InputError(f"sample_path: {source}: has no {name}: name the folder of raw clicks")
+
+
 def prepare(folder: str, plan: Plan) -> None:
     """Makes the datasets of a plan's folds, all of them or none; those that are there stay.
 
@@ -40,7 +58,7 @@ def prepare(folder: str, plan: Plan) -> None:
       InputError: there is no sample, it is another one than the study began with, or the folder cannot be written.
     """
     place, facts_path = os.path.join(folder, FOLDS), os.path.join(folder, FACTS_FILE)
-    if os.path.isdir(place) and os.path.exists(facts_path):
+    if are_made(folder):
         return
     source = _source(plan.sample_path)
     partial = f"{place}.partial"

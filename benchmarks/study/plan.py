@@ -33,6 +33,7 @@ import yaml
 from benchmarks.study import plan_values
 from benchmarks.study.cells import PRECISIONS, Cell
 from benchmarks.suite.settings import arguments
+from data import strict_yaml
 from data.errors import InputError
 from trainer import flags as command_line_flags
 from trainer.config import RunConfig
@@ -117,13 +118,15 @@ class Plan:
         if not path.suffix and (PRESETS / f"{name}.yaml").exists():
             path = PRESETS / f"{name}.yaml"
         try:
-            found = yaml.safe_load(path.read_text(encoding="utf-8"))
+            found = strict_yaml.load(path.read_text(encoding="utf-8"))
         except OSError as error:
             known = ", ".join(sorted(one.stem for one in PRESETS.glob("*.yaml")))
             raise InputError(
                 f"{name}: cannot be read: {error.strerror}; give a plan's file, or a preset: {known}"
             ) from error
-        except (yaml.YAMLError, ValueError) as error:
+        except strict_yaml.DuplicateKey as error:
+            raise InputError(f"{path}:{error.line}: {error}") from error
+        except (yaml.YAMLError, ValueError, RecursionError) as error:
             raise InputError(f"{name}: not a YAML file: {' '.join(str(error).split())}") from error
         return cls.of(str(path), found)
 
@@ -275,7 +278,7 @@ def _is_required(field: dataclasses.Field) -> bool:
 
 def _kinds() -> Mapping[str, plan_values.Kind]:
     return {
-        "name": plan_values.TEXT,
+        "name": plan_values.NAME,
         "models": plan_values.some_of(CHOICES["model"]),
         "precisions": plan_values.some_of(PRECISIONS),
         "xla": plan_values.some_of((False, True)),

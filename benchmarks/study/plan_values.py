@@ -10,6 +10,7 @@ from data.errors import InputError
 Kind = tuple[str, Callable[[Any], bool]]
 """What a value must be, for messages, and whether one is."""
 
+_FILE_NAME = re.compile(r"[^\s./\\-][^/\\\x00-\x1f\x7f]{0,99}(?<!\s)")
 _CPUS = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
 
 
@@ -89,7 +90,13 @@ def _are_settings(value: Any) -> bool:
 
 
 def _are_factors(value: Any) -> bool:
-    return _are_settings(value) and all(key and _is_number(one) and one > 0 and one != 1 for key, one in value.items())
+    return _are_settings(value) and all(
+        _is_file_name(key) and _is_number(one) and one > 0 and one != 1 for key, one in value.items()
+    )
+
+
+def _is_file_name(value: Any) -> bool:
+    return isinstance(value, str) and _FILE_NAME.fullmatch(value) is not None
 
 
 def _is_device_set(value: Any) -> bool:
@@ -99,6 +106,7 @@ def _is_device_set(value: Any) -> bool:
     return texts and ("cpus" not in value or _CPUS.fullmatch(value["cpus"]) is not None)
 
 
+NAME: Kind = ("a plain file name: no / or \\, and none of . - or a blank at its beginning", _is_file_name)
 TEXT: Kind = ("a text", lambda value: isinstance(value, str) and bool(value.strip()))
 SIZES: Kind = ("a list of different numbers from 1 on", lambda value: _are_numbers(value, 1))
 SEEDS: Kind = (
@@ -110,7 +118,7 @@ FOLDS: Kind = ("a number from 2 on", lambda value: _is_count(value) and value >=
 SECONDS: Kind = ("a number above 0", lambda value: _is_number(value) and value > 0)
 SHARE: Kind = ("a number between 0 and 1", lambda value: _is_number(value) and 0 < value < 1)
 SETTINGS: Kind = ("a mapping of settings", _are_settings)
-FACTORS: Kind = ("a mapping of labels to numbers above 0 other than 1", _are_factors)
+FACTORS: Kind = ("a mapping of labels, plain file names, to numbers above 0 other than 1", _are_factors)
 DEVICE_SETS: Kind = (
     'a list of mappings such as {cpus: "0-3"} and {gpus: "0,1"}, texts in quotes',
     lambda value: isinstance(value, list) and bool(value) and all(map(_is_device_set, value)),

@@ -33,6 +33,7 @@ import yaml
 
 from benchmarks.microbenchmarks.shapes import PRECISIONS
 from benchmarks.suite.results import SCALINGS
+from data import strict_yaml
 from data.errors import InputError
 
 CONFIGS = pathlib.Path(__file__).resolve().parents[1] / "configs"
@@ -100,9 +101,11 @@ def read(path: pathlib.Path) -> Definition:
       InputError: it cannot be read, lacks a key, has one that nobody knows, or a value that cannot be.
     """
     try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+        found = strict_yaml.load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+    except strict_yaml.DuplicateKey as error:
+        raise InputError(f"{path}:{error.line}: {error}") from error
     except (yaml.YAMLError, ValueError) as error:
         raise InputError(f"{path}: not a YAML file: {error}") from error
     _check_keys(str(path), found, {field.name for field in dataclasses.fields(Definition)})

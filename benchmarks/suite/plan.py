@@ -49,6 +49,7 @@ class Machine:
       gpus: names.
       gpu_memory_bytes: free on one of them; None where nobody knows.
       machines: that runs are spread over.
+      slots: ranks that they take, all together; None where nobody has said.
       precisions: that its units compute in.
       has_horovod: whether several ranks can be started.
     """
@@ -58,6 +59,7 @@ class Machine:
     gpus: tuple[str, ...] = ()
     gpu_memory_bytes: int | None = None
     machines: int = 1
+    slots: int | None = None
     precisions: tuple[str, ...] = ("fp32",)
     has_horovod: bool = True
 
@@ -150,19 +152,27 @@ def why_not(
         return f"needs {needs['machines']} machines, {machine.machines} given (--hosts)"
     if needs.get("gpus", 0) > len(machine.gpus):
         return f"needs {needs['gpus']} GPUs, {len(machine.gpus)} here"
-    if cell.world_size > 1 and not machine.has_horovod:
-        return f"{cell.world_size} ranks need Horovod, which is not installed"
-    here = -(-cell.world_size // machine.machines)
-    places, kind = (len(machine.gpus), "GPUs") if machine.gpus else (machine.cpus, "CPUs")
-    if here > places:
-        return f"{here} ranks on a machine with {places} {kind}"
+    reason = no_room(cell.world_size, machine)
+    if reason:
+        return reason
     if cell.precision not in machine.precisions:
         return f"this machine does not compute in {cell.precision}, only in {', '.join(machine.precisions)}"
     try:
         needed = predicted_bytes(definition, cell)
     except InputError as error:
         return str(error)
-    return _too_large(needed, here, machine)
+    return _too_large(needed, _ranks_here(cell.world_size, machine), machine)
+
+
+def no_room(ranks: int, machine: Machine) -> str:
+    """Why the machine cannot start so many ranks, one line; "" if it can."""
+    if ranks > 1 and not machine.has_horovod:
+        return f"{ranks} ranks need Horovod, which is not installed"
+    if machine.slots is not None and ranks > machine.slots:
+        return f"{ranks} ranks on hosts that take {machine.slots} (--hosts)"
+    here = _ranks_here(ranks, machine)
+    places, kind = (len(machine.gpus), "GPUs") if machine.gpus else (machine.cpus, "CPUs")
+    return f"{here} ranks on a machine with {places} {kind}" if here > places else ""
 
 
 def key(planned: Iterable[Planned]) -> str:
@@ -211,6 +221,10 @@ def _is_stated(
         return True
     sizes = definition.stated(selection.stated).get(implementation, ())
     return bool(sizes) and (scaling != "single" or selection.batch_sizes is not None or batch_size in sizes)
+
+
+def _ranks_here(ranks: int, machine: Machine) -> int:
+    return -(-ranks // machine.machines)
 
 
 def _too_large(needed: int, ranks: int, machine: Machine) -> str:

@@ -212,6 +212,9 @@ def read(path: str) -> tuple[list[Result], list[str]]:
         for number, line in enumerate(file, start=1):
             try:
                 results.append(from_object(json.loads(line.rstrip("\n"))))
+            except json.JSONDecodeError as error:
+                # Its own line numbers are within this line, and would be taken for the file's.
+                problems.append(f"{path}:{number}: not JSON: {error.msg} at letter {error.pos + 1}")
             except ValueError as error:
                 problems.append(f"{path}:{number}: {error}")
             except RecursionError:

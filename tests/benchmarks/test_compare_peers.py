@@ -140,6 +140,35 @@ def test_the_command_prints_the_table_and_versions_and_writes_json(monkeypatch, 
 
 
 @pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--profile", "-1:2"], "(one that begins with - is given as in --profile=-1)"),
+        (["--profile=-1:2"], "--profile=-1:2: give the first and the last step to trace, from 1 on"),
+        (["--profile="], "--profile=: give the first"),
+        (["--profile=\u0665:8"], "give the first"),
+        (["--profile=5:99999"], "--profile=5:99999: a run has 1,000 steps, and a trace of more than 100 is too large"),
+        (["--profile=1:101"], "a trace of more than 100"),
+        (["--profile=1001:1001"], "a run has 1,000 steps"),
+        (["--profile=1000:1000", "--rows=metrics"], "--profile with --rows=metrics: name one of wide_deep_training"),
+        (["--profile=901:1000", "--rows=metrics"], "--profile with --rows=metrics: name one of wide_deep_training"),
+        (["--profile=1:2", "--threads=0", "--rows=dlrm_training"], "--threads=0 --shrink=1: give at least 1 each"),
+        (["--profile_rank=0"], "--profile_rank does nothing without --profile: add that, or drop --profile_rank"),
+        (["--profile_dir=x"], "--profile_dir does nothing without --profile"),
+        (["--profile=1:2", "--profile_dir="], "--profile_dir is empty"),
+        (["--profile=1:2", "--json=x"], "--json does nothing with --profile: drop one of them"),
+        (["--profile=1:2", "--runs=5"], "--runs does nothing with --profile"),
+        (["--rows=metrics", "--json="], "--json is empty"),
+    ],
+)
+def test_options_that_would_do_nothing_or_too_much_are_one_line(monkeypatch, arguments, message, capsys):
+    for function in (own_process, "call"), (compare_peers, "_prepare"):
+        monkeypatch.setattr(*function, lambda *_: pytest.fail("it went to work"))
+    assert compare_peers.main(arguments) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line
+
+
+@pytest.mark.parametrize(
     ("argument", "message"),
     [
         ("--rows=metrics,nothing", "--rows has 'nothing'; there are wide_deep_training, "),

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -169,6 +170,11 @@ def test_a_search_sweeps_and_names_the_best(start, children):
         (["wide_deep", "--search", "--batch_sizes=8"], "no --batch_sizes"),
         (["wide_deep", "--search", "--least_batch=9", "--largest_batch=10"], "have no power of two"),
         (["gemm", "--implementations=ootb"], "nothing is left of the selection"),
+        (["--least_batch=8"], "--least_batch does nothing without --search: add that, or drop --least_batch"),
+        (["gemm", "--largest_batch=8"], "--largest_batch does nothing without --search"),
+        (["--list", "--quick"], "--quick does nothing with --list: drop one of them"),
+        (["--list", "--record_meanings"], "--list does nothing with --record_meanings"),
+        (["--record_meanings", "bert"], "--record_meanings is of all benchmarks: drop bert"),
     ],
 )
 def test_bad_options_are_one_line_and_code_2(start, children, arguments, said, tmp_path):
@@ -277,6 +283,44 @@ def test_options_that_cannot_be_are_one_line(arguments, said, capsys):
     assert suite.main(arguments) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert said in line
+
+
+def test_help_says_what_the_exit_codes_mean(capsys):
+    with pytest.raises(SystemExit, match=r"^0$"):
+        suite.main(["--help"])
+    assert "The exit code is 0 if everything that was run has a score" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize("error", [socket.gaierror(-2, "Name or service not known"), UnicodeError("label too long")])
+def test_hosts_that_cannot_be_resolved_are_one_line_before_anything_is_measured(
+    start, children, monkeypatch, tmp_path, error
+):
+    def getaddrinfo(name, _):
+        if name == "nosuchhost":
+            raise error
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    code, out, err = start("--hosts=here:1,nosuchhost:1")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert f"--hosts=here:1,nosuchhost:1: nosuchhost cannot be resolved: {error.args[-1]}; give names" in err
+    assert children.commands == [] and not (tmp_path / "suite").exists()
+
+
+def test_hosts_that_nothing_would_run_on_are_one_line(start, children, monkeypatch):
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_: None)
+    code, out, err = start("--hosts=a:1,b:1")
+    assert (code, out, err.count("\n")) == (2, "", 1) and "--hosts=a:1,b:1 does nothing: all of the selection" in err
+    assert children.commands == []
+
+
+@pytest.mark.parametrize(("hosts", "skipped"), [("a:1,b:1", True), ("a:1,b:2", False)])
+def test_more_ranks_than_the_hosts_take_are_skipped(start, children, monkeypatch, hosts, skipped):
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_: None)
+    facts = suite_cases.FACTS | {"versions": {"horovod": "1"}}
+    monkeypatch.setattr(suite.fingerprints, "fingerprint", lambda: facts)
+    code, _, err = start("gemm", "--world_sizes=3", "--repeats=1", f"--hosts={hosts}")
+    assert ("3 ranks on hosts that take 2 (--hosts)" in err) == skipped and code == int(skipped)
+    assert len(children.commands) == int(not skipped)
 
 
 def test_nothing_but_skipped_cells_is_no_success():

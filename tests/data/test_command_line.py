@@ -1,3 +1,4 @@
+import argparse
 import os
 import signal
 import subprocess
@@ -5,6 +6,7 @@ import sys
 
 import pytest
 
+from data import command_line
 from data.command_line import Parser, run
 from data.errors import InputError
 
@@ -58,6 +60,7 @@ import signal, sys
 # What started the tests may have had some of them ignored, as nohup does.
 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
     signal.signal(number, signal.SIG_DFL)
+from data import command_line
 from data.command_line import Parser, run
 from data.staging import staged_folder
 
@@ -85,6 +88,7 @@ def test_a_signal_ends_the_work_and_leaves_nothing(tmp_path, number):
 
 PRINTING = """
 import sys
+from data import command_line
 from data.command_line import Parser, run
 
 parser = Parser(prog="program")
@@ -118,3 +122,24 @@ def test_an_output_without_room_is_one_line_and_code_2():
         done = subprocess.run([sys.executable, "-c", script], stdout=full, stderr=subprocess.PIPE, text=True)
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
     assert done.stderr.startswith("standard output: cannot be written: No space left")
+
+
+def test_a_value_that_begins_with_a_dash_is_explained(parser, capsys):
+    assert run(parser, lambda options: pytest.fail("called"), ["--rows", "-1:2"]) == 2
+    said = "argument --rows: expected one argument (one that begins with - is given as in --rows=-1)"
+    assert capsys.readouterr().err == f"program: {said}; --help lists the options\n"
+
+
+@pytest.mark.parametrize("value", [0, "", True, ["a"]])
+def test_options_that_would_do_nothing_are_refused(value):
+    given = argparse.Namespace(search=value, least=0, largest=None, names=[], on=False)
+    command_line.refuse_alone(given, "search", ("least", "largest"))
+    command_line.refuse_together(given, "search", ("largest", "names", "on"))
+    with pytest.raises(InputError, match=r"^--least does nothing with --search: drop one of them$"):
+        command_line.refuse_together(given, "search", ("largest", "least"))
+    for nothing in (None, False, []):
+        given.search = nothing
+        command_line.refuse_alone(given, "search", ("largest", "names", "on"))
+        command_line.refuse_together(given, "search", ("least",))
+        with pytest.raises(InputError, match=r"^--least does nothing without --search: add that, or drop --least$"):
+            command_line.refuse_alone(given, "search", ("largest", "least"))

@@ -217,6 +217,13 @@ def test_files_that_hold_no_document(tmp_path, text, message):
     assert "\n" not in str(raised.value)
 
 
+def test_a_feature_that_stands_twice_is_named_with_its_line(tmp_path):
+    path = tmp_path / "feature_spec.yaml"
+    path.write_text("feature_spec:\n  price: {}\n  price: {}\n")
+    with pytest.raises(InputError, match=rf"^{re.escape(str(path))}:3: the key 'price' stands in line 2 already"):
+        FeatureSpec.from_yaml(str(path))
+
+
 @pytest.mark.parametrize(
     ("made", "message"),
     [

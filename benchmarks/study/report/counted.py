@@ -85,7 +85,10 @@ def load(folder: str) -> Study:
     facts = {} if plan.folds is None else folds.read(folder)
     counted: dict[Cell, dict[Key, Record]] = {cell: {} for cell in wanted}
     uncounted, seen = [], set()
-    for run in sorted(cells.read(runs_path), key=lambda run: _order(wanted, run)):
+    runs, damage = cells.read(runs_path), cells.damage(runs_path)
+    if damage and not runs:
+        raise InputError(f"{damage[0]}, nor is any other line; name the --results_dir of a study's run")
+    for run in sorted(runs, key=lambda run: _order(wanted, run)):
         seen.add(run.key)
         is_planned = run.cell in counted and (run.seed, run.fold) in plan.trials
         reason = (proofs.why_not(run) or _other_fold(run, facts)) if is_planned else "the plan does not have it"
@@ -99,7 +102,7 @@ def load(folder: str) -> Study:
         counted,
         tuple(uncounted),
         {cell: keys for cell, keys in absent.items() if keys},
-        tuple(cells.damage(runs_path)),
+        tuple(damage),
         facts,
     )
 

@@ -167,3 +167,69 @@ def test_a_threshold_never_passes_what_has_no_interval(tmp_path, capsys):
     assert main([*arguments, "--threshold", "0.95"]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("no interval to hold against 0.95: ") and "0.100; both need two repeats" in line
+
+
+NO_RESULTS = {
+    "empty.jsonl": b"",
+    "empty.log": b"",
+    "binary.jsonl": b"\x7fELF\n\x00\n\xff\n",
+    "binary.log": b"\x7fELF\n\x00\n",
+    "text": b"root:x:0:0:root\ndaemon:x:1:1:daemon\nbin:x:2:2:bin\n",
+    "page.json": b'{\n "rows": []\n}\n',
+}
+
+
+@pytest.mark.parametrize("name", NO_RESULTS)
+@pytest.mark.parametrize("command", ["show", "compare", "compare --implementations ootb,optimized", "agreement"])
+def test_a_file_without_a_result_is_one_line_and_code_2(tmp_path, capsys, name, command):
+    path = tmp_path / name
+    path.write_bytes(NO_RESULTS[name])
+    word, *options = command.split()
+    good = str(folder(tmp_path / "good", repeats(1)))
+    both = [] if options or word == "show" else [good]
+    assert main([word, *both, str(path), *options]) == 2
+    out, err = capsys.readouterr()
+    (line,) = err.splitlines()
+    assert out == "" and line.startswith(f"{path}:") and "name a folder or file of results" in line
+    assert ("empty" if name.startswith("empty") else "not JSON") in line
+
+
+def test_a_log_that_is_cut_and_a_folder_of_such_are_one_line_and_code_2(tmp_path, capsys):
+    log(tmp_path / "cut.log", *whole_log()[:-1])
+    assert main(["show", str(tmp_path / "cut.log")]) == 2
+    assert capsys.readouterr().err.startswith(f"{tmp_path}/cut.log: no run_stop: the run did not finish; name a ")
+    log(tmp_path / "empty.log")
+    assert main(["show", str(tmp_path)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "no run_stop: the run did not finish, and 1 more without a result; name a " in line
+
+
+def test_a_wrong_file_beside_a_good_one_is_one_line(tmp_path, capsys):
+    good = folder(tmp_path / "good", repeats(100))
+    (tmp_path / "text").write_bytes(NO_RESULTS["text"])
+    assert main(["show", str(good), str(tmp_path / "text")]) == 1
+    out, err = capsys.readouterr()
+    assert "100.0" in out
+    assert err == f"{tmp_path}/text:1: not JSON: Expecting value at letter 1, nor is any other line a result\n"
+
+
+def test_results_without_a_single_one_are_not_packed(tmp_path, capsys):
+    (tmp_path / "records.jsonl").write_text("")
+    assert main(["bundle", str(tmp_path), "--output", str(tmp_path / "b.tar.gz")]) == 2
+    assert capsys.readouterr().err.startswith(f"{tmp_path}/records.jsonl: empty; ")
+    assert not (tmp_path / "b.tar.gz").exists()
+
+
+def test_a_folder_is_no_bundle(tmp_path, capsys):
+    assert main(["bundle", "--verify", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == (
+        f"{tmp_path}: a folder, and no bundle; name the .tar.gz file that bundle --output has written\n"
+    )
+
+
+@pytest.mark.parametrize("command", [[], ["compare"], ["agreement"], ["bundle"]])
+def test_help_says_what_the_exit_codes_mean(capsys, command):
+    with pytest.raises(SystemExit, match=r"^0$"):
+        main([*command, "--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "the exit code is 1" in said and "without an interval" in said and "It is 2 for bad input" in said

@@ -61,6 +61,14 @@ def test_bad_input_is_one_line_and_code_2(tmp_path, capsys, arguments, said):
     assert said in err and err.count("\n") == 1
 
 
+@pytest.mark.parametrize("verb", [[], ["run"], ["report"]])
+def test_help_says_what_the_exit_codes_mean(capsys, verb):
+    with pytest.raises(SystemExit, match=r"^0$"):
+        study.main([*verb, "--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "The exit code is 0 if all runs are there" in said and "a baseline is too weak" in said
+
+
 def test_a_plan_can_be_looked_at(tmp_path, capsys):
     assert study.main(["plan", written(tmp_path, controls={"degraded": 0.1})]) == 0
     assert capsys.readouterr().out.splitlines() == [

@@ -98,6 +98,13 @@ def test_differences_are_named_and_how_runs_are_started_is_none():
         ({"equivalence_margin": 0}, "equivalence_margin must be a number between 0 and 1, got 0"),
         ({"equivalence_margin": ...}, "the key 'equivalence_margin' is missing"),
         ({"controls": {"same": 1}}, "controls must be"),
+        ({"controls": {"a/b": 0.1}}, "controls must be a mapping of labels, plain file names, to numbers"),
+        ({"name": "a/../b"}, "name must be a plain file name: no / or \\, and none of . - or a blank at its beginning"),
+        ({"name": "a\\b"}, "name must be a plain file name"),
+        ({"name": ".."}, "name must be a plain file name"),
+        ({"name": "two\nlines"}, "name must be a plain file name"),
+        ({"name": ""}, "name must be a plain file name"),
+        ({"name": 7}, "name must be a plain file name"),
         ({"alone": ["seeds"]}, "alone must be"),
         ({"lr_scaling": "cubic"}, "lr_scaling must be one of none, sqrt, linear"),
         ({"timeout_s": float("inf")}, "timeout_s must be a number above 0"),
@@ -132,6 +139,17 @@ def test_a_file_that_is_no_plan(tmp_path, text):
     with pytest.raises(InputError) as caught:
         Plan.load(str(tmp_path / "plan.yaml"))
     assert "\n" not in str(caught.value)
+
+
+def test_a_key_that_stands_twice_is_named_with_its_line(tmp_path):
+    path = tmp_path / "plan.yaml"
+    path.write_text(study_cases.plan().to_yaml() + "seeds: 3\n")
+    with pytest.raises(InputError) as caught:
+        Plan.load(str(path))
+    lines = path.read_text().splitlines()
+    assert str(caught.value).startswith(
+        f"{path}:{len(lines)}: the key 'seeds' stands in line {lines.index('seeds:') + 1} "
+    )
 
 
 def test_presets_are_known_by_name():

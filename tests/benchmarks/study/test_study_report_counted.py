@@ -90,6 +90,14 @@ def test_a_folder_without_a_study_is_bad_input(tmp_path, name):
         counted.load(str(tmp_path))
 
 
+def test_another_file_in_place_of_the_runs_is_one_line(tmp_path):
+    folder(tmp_path, small_plan(), [])
+    (tmp_path / "runs.jsonl").write_text("root:x:0\ndaemon:x:1\n")
+    with pytest.raises(InputError, match=r"runs\.jsonl, line 1: .*, nor is any other line; name the") as caught:
+        counted.load(str(tmp_path))
+    assert "\n" not in str(caught.value)
+
+
 def test_curve_and_target_are_of_the_evaluations():
     found = record(cell(), 1, 0.7)
     assert curve(found) == pytest.approx({10: 0.6, 20: 0.7})

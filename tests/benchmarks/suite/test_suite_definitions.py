@@ -84,6 +84,14 @@ def test_what_is_no_mapping_is_refused(tmp_path, text):
         read(path)
 
 
+def test_a_key_that_stands_twice_is_named_with_its_line(tmp_path):
+    path = suite_cases.write_definition(tmp_path)
+    lines = path.read_text().count("\n")
+    path.write_text(path.read_text() + "mode: inference\n")
+    with pytest.raises(InputError, match=f"yaml:{lines + 1}: the key 'mode' stands in line "):
+        read(path)
+
+
 def test_a_file_has_the_name_of_its_benchmark(tmp_path):
     path = suite_cases.write_definition(tmp_path).rename(tmp_path / "other.yaml")
     with pytest.raises(InputError, match=r"call the file wide_deep-training-small\.yaml"):

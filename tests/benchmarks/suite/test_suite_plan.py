@@ -138,6 +138,8 @@ def test_what_cannot_run_is_listed_once_with_its_reason():
         ({}, {"world_size": 2}, {"has_horovod": False}, "2 ranks need Horovod, which is not installed"),
         ({}, {"world_size": 3}, {}, "3 ranks on a machine with 2 CPUs"),
         ({}, {"world_size": 4}, {"machines": 2}, ""),
+        ({}, {"world_size": 4}, {"machines": 2, "slots": 4}, ""),
+        ({}, {"world_size": 4}, {"machines": 2, "slots": 3}, "4 ranks on hosts that take 3 (--hosts)"),
         ({}, {"world_size": 2}, {"gpus": ("G",)}, "2 ranks on a machine with 1 GPUs"),
         ({}, {"precision": "tf32"}, {}, "this machine does not compute in tf32, only in fp32"),
         ({}, {}, {"memory_bytes": 2**30}, "needs about 4.0 GiB of memory, 1.0 GiB are available"),
