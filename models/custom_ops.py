@@ -57,6 +57,11 @@ def mlp_ops() -> ModuleType | None:
     return None if _only_tensorflow.get() else _library()
 
 
+def interaction_ops() -> ModuleType | None:
+    """recsys_dot_interaction, see models/ops/interaction_ops.cc; None while `only_tensorflow` is entered."""
+    return None if _only_tensorflow.get() else _library()
+
+
 @contextlib.contextmanager
 def only_tensorflow() -> Iterator[None]:
     """While entered, layers are traced with TensorFlow's kernels alone: XLA compiles no others."""
@@ -80,7 +85,7 @@ def _sources() -> list[pathlib.Path]:
 
 
 def build(compiler: str = "") -> pathlib.Path:
-    """Compiles the kernels, about 15 seconds; returns their library, which is there complete or not at all.
+    """Compiles the kernels, half a minute; returns their library, which is there complete or not at all.
 
     Args:
       compiler: the C++ compiler; $CXX or g++ by default.
@@ -173,6 +178,15 @@ def _mlp_gradient(op: tf.Operation, upstream: tf.Tensor, *of_panels: None) -> li
         upstream, op.outputs[0], list(op.inputs[1 : 1 + layers]), list(op.outputs[1:]), of_inputs=of_inputs
     )
     return [found.input_gradient if of_inputs else None, *found.kernel_gradients, *found.bias_gradients]
+
+
+@tf.RegisterGradient("RecsysDotInteraction")
+def _dot_interaction_gradient(op: tf.Operation, upstream: tf.Tensor) -> list[tf.Tensor]:
+    return _library().recsys_dot_interaction_gradient(
+        vectors=list(op.inputs),
+        upstream=upstream,
+        **{name: op.get_attr(name) for name in ("dim", "self_interaction", "pass_first")},
+    )
 
 
 if __name__ == "__main__":

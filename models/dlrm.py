@@ -13,7 +13,7 @@ import tensorflow as tf
 from data.errors import InputError
 from data.feature_spec import FeatureSpec
 from models.embedding import uniform_by_rows
-from models.interaction import LowRankCross, dot_interaction, num_interactions
+from models.interaction import LowRankCross, first_and_products, num_interactions
 from models.layers import MLP, NORMAL, build_dense
 from models.table_groups import ReplicatedTables, TableGroup, TablesFactory, logical_tables
 
@@ -87,7 +87,7 @@ class DLRM(keras.Model):
         policy = keras.config.dtype_policy()
         self._precision = tf.as_dtype(policy.compute_dtype)
         self._interaction, self._self_interaction = interaction, self_interaction
-        self._num_vectors = len(widths)
+        self._dim = widths[0] if interaction == "dot" else None
         self._groups = self.table_groups(spec, embedding_dims, combiner=combiner, seed=seed)
         self._features = spec.categorical
         self.embeddings = embeddings(self._groups)
@@ -167,15 +167,11 @@ class DLRM(keras.Model):
         """
         del training
         vectors = [tf.cast(tensor, self._precision) for tensor in self._in_order(embedded)]
-        if self.bottom_mlp is not None:
-            vectors.insert(0, self.bottom_mlp(numerical, seed=seed))
-        hidden = tf.concat(vectors, axis=1)
+        bottom = None if self.bottom_mlp is None else self.bottom_mlp(numerical, seed=seed)
         if self._interaction == "dot":
-            dim = hidden.shape[1] // self._num_vectors
-            products = dot_interaction(
-                tf.reshape(hidden, (-1, self._num_vectors, dim)), self_interaction=self._self_interaction
-            )
-            hidden = products if self.bottom_mlp is None else tf.concat([vectors[0], products], axis=1)
+            hidden = first_and_products(bottom, vectors, self._dim, self_interaction=self._self_interaction)
+        else:
+            hidden = tf.concat([*([] if bottom is None else [bottom]), *vectors], axis=1)
         first = hidden
         for layer in self.cross_layers:
             hidden = layer(first, hidden)

@@ -1,9 +1,12 @@
 """How DLRM and DCNv2 let features interact: pairwise dot products, and low-rank cross layers."""
 
+from collections.abc import Sequence
+
 import keras
 import numpy as np
 import tensorflow as tf
 
+from models import custom_ops
 from models.layers import build_dense
 
 
@@ -47,6 +50,34 @@ def dot_interaction(vectors: tf.Tensor, *, self_interaction: bool = False) -> tf
         return tf.gather(flat, taken, axis=1), gradient
 
     return products(vectors)
+
+
+def first_and_products(
+    first: tf.Tensor | None, others: Sequence[tf.Tensor], dim: int, *, self_interaction: bool = False
+) -> tf.Tensor:
+    """A sample's first vector, where there is one, and behind it the `dot_interaction` of it and all others.
+
+    By a kernel of our own in float32 on a CPU.
+
+    Args:
+      first: (rows, dim); None for no vector that is passed on.
+      others: tensors (rows, number * dim) of the other vectors, side by side. Of one type with `first`.
+      dim: of a vector.
+      self_interaction: as in `dot_interaction`.
+
+    Returns:
+      (rows, dim + num_interactions) or, without a first vector, (rows, num_interactions).
+    """
+    tensors = [*([] if first is None else [first]), *others]
+    ops = custom_ops.interaction_ops()
+    if ops is not None and all(tensor.dtype == tf.float32 for tensor in tensors):
+        return ops.recsys_dot_interaction(
+            tensors, dim=dim, self_interaction=self_interaction, pass_first=first is not None
+        )
+    side_by_side = tf.concat(tensors, axis=1)
+    vectors = tf.reshape(side_by_side, (-1, side_by_side.shape[1] // dim, dim))
+    products = dot_interaction(vectors, self_interaction=self_interaction)
+    return products if first is None else tf.concat([first, products], axis=1)
 
 
 class LowRankCross(keras.layers.Layer):

@@ -239,3 +239,43 @@ def test_a_bias_of_another_width_is_refused(ops, width, said):
             threshold=0,
             scale=1.0,
         )
+
+
+def interact(*shapes, dim=3, **options):
+    return custom_ops.interaction_ops().recsys_dot_interaction(
+        [tf.zeros(shape) for shape in shapes], dim=dim, **{"self_interaction": False, "pass_first": True, **options}
+    )
+
+
+@pytest.mark.parametrize("shapes", [[(2, 3), (2, 7)], [(2, 3), (4, 6)], [(2, 3), (2, 3, 1)], [(3,)]])
+def test_vectors_that_do_not_fit_are_refused(ops, shapes):
+    shown = ",".join(map(str, shapes[-1]))
+    with pytest.raises(tf.errors.InvalidArgumentError, match=rf"dimension 3 in a tensor of shape \[{shown}\]"):
+        interact(*shapes)
+
+
+def test_a_first_vector_that_is_not_there_is_refused(ops):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="no vector to pass on"):
+        interact((2, 0))
+    assert interact((2, 0), pass_first=False).shape == (2, 0)
+
+
+@pytest.mark.parametrize("shape", [(2, 5), (3, 6), (12,)])
+def test_a_gradient_that_does_not_fit_is_refused(ops, shape):
+    assert interact((2, 3), (2, 6)).shape == (2, 6)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="for 2 rows of width 6"):
+        ops.recsys_dot_interaction_gradient(
+            [tf.zeros((2, 3)), tf.zeros((2, 6))], tf.zeros(shape), dim=3, self_interaction=False, pass_first=True
+        )
+
+
+def test_vectors_that_do_not_fit_are_seen_when_traced(ops):
+    specs = [tf.TensorSpec((2, 3)), tf.TensorSpec((4, 6))]
+    work = tf.function(
+        lambda *vectors: ops.recsys_dot_interaction(vectors, dim=3, self_interaction=False, pass_first=False),
+        autograph=False,
+    )
+    with pytest.raises(ValueError, match="Dimensions must be equal"):
+        work.get_concrete_function(*specs)
+    unknown = work.get_concrete_function(tf.TensorSpec((2, 3)), tf.TensorSpec((None, None)))
+    assert unknown.output_shapes.as_list() == [2, None]

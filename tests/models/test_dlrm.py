@@ -150,6 +150,37 @@ def test_the_order_of_vectors_and_of_products_is_the_documented_one():
             assert np.abs(model(batch).numpy() - wrong).max() > 0.1, (case, other)
 
 
+@pytest.mark.parametrize("case", ["dot", "dot, self-interaction"])
+def test_the_dot_interaction_of_our_kernel_and_of_tensorflow_is_one(case, monkeypatch):
+    if custom_ops.interaction_ops() is None:
+        pytest.skip("the kernels are not built: python -m models.custom_ops")
+    spec, _, _ = CASES[case]
+    model = make_model(case)
+    randomize(model)
+    batch = make_batch(spec)
+    embedded = model.embed(tf.constant(batch["ids"]))
+
+    def run(embedded, numerical):
+        with tf.GradientTape() as tape:
+            tape.watch(embedded)
+            logits = model.dense_logits(embedded, numerical, seed=SEED, training=True)
+        return logits, *tape.gradient(logits, [*model.dense_variables()["main"], *embedded])
+
+    def traced_and_run():
+        traced = tf.function(run, autograph=False).get_concrete_function(embedded, tf.constant(batch["numerical"]))
+        types = {operation.type for operation in traced.graph.get_operations()}
+        return traced(embedded, tf.constant(batch["numerical"])), types & {"RecsysDotInteraction", "BatchMatMulV2"}
+
+    ours, kernels = traced_and_run()
+    assert kernels == {"RecsysDotInteraction"}
+    monkeypatch.setattr(custom_ops, "interaction_ops", lambda: None)
+    plain, kernels = traced_and_run()
+    assert kernels == {"BatchMatMulV2"}
+    for found, wanted in zip(ours, plain, strict=True):
+        assert np.abs(wanted).max() > 1e-3
+        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("case", ["dot, self-interaction", "cross"])
 def test_xla_equals_eager(case):
     spec, _, _ = CASES[case]

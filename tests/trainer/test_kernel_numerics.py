@@ -8,7 +8,7 @@ from benchmarks.our_steps import OurSteps
 from models import custom_ops
 
 STEPS = 50
-KERNELS = ("embedding_ops", "dense_ops", "dropout_ops", "mlp_ops")
+KERNELS = ("embedding_ops", "dense_ops", "dropout_ops", "mlp_ops", "interaction_ops")
 
 
 def losses(workload, monkeypatch, ours):
