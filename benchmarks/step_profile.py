@@ -13,6 +13,7 @@ from data.feature_spec import TRAIN, FeatureSpec
 from data.input_pipeline import ParquetInput
 from trainer.distributed import SingleProcess
 from trainer.reduction import Reduction
+from trainer.steps import updates_from_pools
 
 _REPEATS = 7
 _ROWS, _MOST_BATCHES = 100_000, 256
@@ -36,7 +37,8 @@ def breakdown(ours: OurSteps, batches: Iterator[Tensors]) -> dict[str, float]:
     """Milliseconds of the parts of a step, each run by itself on ready inputs, and of the whole: medians.
 
     Parts that overlap in the whole step add up to more than it; what a part leaves in caches for the next is lost. Rows
-    of tables are summed over ranks by gathering them.
+    of tables are summed over ranks by gathering them. What a step has not is 0: gradients of rows where tables are
+    updated from those of pools, and a reduction where there is one rank.
 
     Args:
       ours: with a training step; its weights change.
@@ -49,6 +51,7 @@ def breakdown(ours: OurSteps, batches: Iterator[Tensors]) -> dict[str, float]:
     rates = workload.learning_rates
     xla = workload.config.device.xla
     reduction = Reduction(ours.comm, ("gather",) * len(model.embeddings.replicated))
+    straight = updates_from_pools(state, reduction)
 
     @tf.function(autograph=False)
     def gather(ids):
@@ -72,24 +75,31 @@ def breakdown(ours: OurSteps, batches: Iterator[Tensors]) -> dict[str, float]:
         return reduction(gradients, slices, tf.zeros((3,)))[:2]
 
     @tf.function(autograph=False)
-    def update(gradients, slices):
+    def update(gradients, found):
         steps = state.applied_steps
         for (group, variable), gradient in zip(state.dense(), gradients, strict=True):
             state.optimizers[group].apply_dense(variable, gradient, tf.constant(rates[group]), steps)
-        for table, rows in zip(tables, slices, strict=True):
-            rate = tf.constant(rates[table.group])
-            state.optimizers[table.group].apply_rows(table.variable, rows.indices, rows.values, rate, steps)
+        for table, of_table in zip(tables, found, strict=True):
+            optimizer, rate = state.optimizers[table.group], tf.constant(rates[table.group])
+            if straight:
+                optimizer.apply_pools(table, *of_table, rate)
+            else:
+                optimizer.apply_rows(table.variable, of_table.indices, of_table.values, rate, steps)
+
+    def nothing():
+        pass
 
     lookup = gather(batch["ids"])
     gradients, upstream = dense(lookup.embedded, batch["numerical"], batch["labels"])
-    slices = row_gradients(lookup, upstream)
+    slices = [] if straight else row_gradients(lookup, upstream)
+    found = list(zip(lookup.ids, upstream, strict=True)) if straight else slices
     work: dict[str, Callable] = {
         "input": lambda: next(batches),
         "gather": lambda: gather(batch["ids"]),
         "dense": lambda: dense(lookup.embedded, batch["numerical"], batch["labels"]),
-        "row gradients": lambda: row_gradients(lookup, upstream),
-        "reduction": lambda: reduce(gradients, slices),
-        "update": lambda: update(gradients, slices),
+        "row gradients": nothing if straight else lambda: row_gradients(lookup, upstream),
+        "reduction": nothing if ours.comm.size == 1 else lambda: reduce(gradients, slices),
+        "update": lambda: update(gradients, found),
         "whole step": lambda: ours.train(batch)["loss"].numpy(),
     }
     times: dict[str, list[float]] = {name: [] for name in work}

@@ -87,14 +87,9 @@ def make_train_step(
         state.applied_steps.assign_add(1)
         return tf.ones(())
 
+    straight = updates_from_pools(state, reduction)
     # float16 overflows, in the model or on the wire. Elsewhere what is not finite shows in the loss.
-    may_overflow = state.dynamic_loss_scale or reduction.half
-    # With one process nobody needs the gradients of rows but optimizers, and not all of those.
-    straight = (
-        reduction.comm.size == 1
-        and not may_overflow
-        and all(state.optimizers[table.group].applies_pools(table) for table in tables)
-    )
+    may_overflow = _may_overflow(state, reduction)
     tells_overflow = may_overflow and model.embeddings.is_sharded
 
     @tf.function(reduce_retracing=True, autograph=False)
@@ -137,6 +132,24 @@ def make_train_step(
 
     train_step.dense_part = dense_part  # so that a record can say what of it was compiled
     return train_step
+
+
+def updates_from_pools(state: TrainState, reduction: Reduction) -> bool:
+    """Whether a step updates tables without summing the gradients of their rows.
+
+    With one process nobody needs these sums but optimizers, and not all of those.
+    """
+    embeddings = state.model.embeddings
+    return (
+        reduction.comm.size == 1
+        and not embeddings.is_sharded
+        and not _may_overflow(state, reduction)
+        and all(state.optimizers[table.group].applies_pools(table) for table in embeddings.replicated)
+    )
+
+
+def _may_overflow(state: TrainState, reduction: Reduction) -> bool:
+    return state.dynamic_loss_scale or reduction.half
 
 
 def _update_loss_scale(state: TrainState, finite: tf.Tensor) -> None:

@@ -58,7 +58,7 @@ def test_zero_gradients_take_the_score(cache, tmp_path, monkeypatch):
 
         return patched
 
-    for name, gradients in (("apply_dense", 1), ("apply_rows", 2)):
+    for name, gradients in (("apply_dense", 1), ("apply_rows", 2), ("apply_pools", 2)):
         monkeypatch.setattr(optimizers.SGD, name, without_gradients(getattr(optimizers.SGD, name), gradients))
     check = loss_check(tmp_path)
     assert not check.held and check.said.startswith("loss 0.")
