@@ -16,7 +16,7 @@ from trainer.distributed import SingleProcess
 from trainer.evaluate import Scoreboard
 from trainer.optimizers import SGD, RMSprop, RowOptimizer
 from trainer.state import TrainState
-from trainer.steps import make_eval_step
+from trainer.steps import make_eval_step, signals_of
 
 _STEPS_PER_EPOCH = 1000  # turns epochs of a schedule into steps; rates cost the same whatever they are
 
@@ -96,7 +96,7 @@ class OurSteps:
 
     def train(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """A training step, as the training loop calls it; see trainer.steps.make_train_step."""
-        return self.train_step(batch, tf.constant(np.zeros(2, np.float32)), tf.constant(next(self._steps)))
+        return self.train_step(batch, signals_of(), tf.constant(next(self._steps)))
 
     def trains(self, batches: Iterator[dict[str, tf.Tensor]], steps: int) -> Contender:
         """Trains on the next batches, `steps` at each turn; its work is counted in samples."""

@@ -11,6 +11,7 @@ from trainer.agreement import agree
 from trainer.distributed import SingleProcess
 from trainer.evaluate import Figures, Scoreboard, scored_batches
 from trainer.setting_checks import LEAST_TIMED_STEPS
+from trainer.steps import signals_of
 from trainer.timing import RunTimes, StepTimer, merge_ranks, steps_for
 from trainer.train import SignalledBatches
 from trainer.writers import NullWriter
@@ -72,8 +73,7 @@ def benchmark_training(
         for step in range(first_step + start, first_step + stop):
             batch = batches.next()
             timer.input_ready()
-            failed = float(batches.error is not None)
-            out = train_step(batch, tf.constant([0.0, failed]), tf.constant(step))
+            out = train_step(batch, signals_of(failed=batches.error is not None), tf.constant(step))
             timer.step_done()
             writer.step_done()
             batches.raise_together(out["signals"].numpy(), comm)

@@ -7,8 +7,10 @@ reason, and because Horovod's cannot be compiled.
 """
 
 import contextlib
+import functools
 from collections.abc import Callable, Mapping
 
+import numpy as np
 import tensorflow as tf
 
 from models import custom_ops
@@ -22,6 +24,14 @@ Schedule = Callable[[tf.Tensor], tf.Tensor]
 
 # Positions in the vector of signals that ranks add up in every step.
 STOP, FAILED = 0, 1
+
+
+@functools.cache
+def signals_of(*, stop: bool = False, failed: bool = False) -> tf.Tensor:
+    """A rank's vector of signals, made once: making a tensor takes a tenth of a millisecond."""
+    values = np.zeros(2, np.float32)
+    values[STOP], values[FAILED] = stop, failed
+    return tf.constant(values)
 
 
 def make_train_step(

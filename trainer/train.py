@@ -15,7 +15,7 @@ from trainer.agreement import agree
 from trainer.distributed import SingleProcess
 from trainer.evaluate import Figures
 from trainer.loss_watch import LossWatch
-from trainer.steps import FAILED, STOP
+from trainer.steps import FAILED, STOP, signals_of
 from trainer.writers import NullWriter
 
 # How training ended, in Outcome.ended_by.
@@ -223,9 +223,8 @@ def train(
     started = clock()
     while step < last_step and ended_by == BY_STEPS:
         batch = batches.next()
-        signals = np.zeros(2, np.float32)
-        signals[STOP], signals[FAILED] = stop_requested(), batches.error is not None
-        out = train_step(batch, tf.constant(signals), tf.constant(step))
+        signals = signals_of(stop=stop_requested(), failed=batches.error is not None)
+        out = train_step(batch, signals, tf.constant(step))
         step += 1
         watch.saw(step, batch)
         writer.step_done()
