@@ -39,7 +39,7 @@ using tensorflow::TensorShape;
 #define EVERY_MACHINE
 #endif
 
-constexpr int kAhead = 8;  // rows fetched ahead of their use: a random row is a miss in every cache
+constexpr int kAhead = 16;  // rows fetched ahead of their use: a random row is a miss in every cache
 
 EVERY_MACHINE void AddScaled(float* sum, const float* row, float scale, int64_t dim) {
   for (int64_t i = 0; i < dim; ++i) sum[i] += scale * row[i];
@@ -101,6 +101,34 @@ Status KeepForReaders(OpKernelContext* context, Tensor* table) {
   return tensorflow::OkStatus();
 }
 
+// A sum of rows: where it goes, how many of the rows are its own, and what they count.
+struct Pool {
+  float* sum;
+  int64_t rows;
+  float scale;
+};
+
+// Adds up the rows of pools, which begin at `found` in the table, pool after pool, and end with kAhead more to fetch.
+// Four at a time, for a sum that is read and written with each row costs more than the row.
+EVERY_MACHINE void AddPools(const std::vector<Pool>& pools, const int64_t* found, const float* table, int64_t dim) {
+  for (int64_t i = 0; i < kAhead; ++i) Prefetch(table + found[i], dim);
+  for (const Pool& pool : pools) {
+    float* __restrict sum = pool.sum;
+    const float scale = pool.scale;
+    const int64_t* const end = found + pool.rows;
+    for (; end - found >= 4; found += 4) {
+      for (int64_t i = 0; i < 4; ++i) Prefetch(table + found[kAhead + i], dim);
+      const float *a = table + found[0], *b = table + found[1], *c = table + found[2], *d = table + found[3];
+      for (int64_t i = 0; i < dim; ++i) sum[i] += scale * ((a[i] + b[i]) + (c[i] + d[i]));
+    }
+    for (; found < end; ++found) {
+      Prefetch(table + found[kAhead], dim);
+      const float* row = table + found[0];
+      for (int64_t i = 0; i < dim; ++i) sum[i] += scale * row[i];
+    }
+  }
+}
+
 template <typename Tid>
 class PooledLookup : public OpKernel {
  public:
@@ -125,34 +153,38 @@ class PooledLookup : public OpKernel {
     const Tid* packed = ids.flat<Tid>().data();
     float* out = pooled->flat<float>().data();
     const int64_t stride = ids.dim_size(1), width = layout_.width(), dim = layout_.dim;
-    std::memset(out, 0, sizeof(float) * samples * width);
-    ParallelFor(context, samples, 1, layout_.ids_per_sample() * (20 + dim / 2), [&](int64_t first, int64_t last) {
-      std::vector<const float*> found;
-      std::vector<float*> sums;
-      std::vector<float> scales;
-      for (int64_t sample = first; sample < last; ++sample) {
-        const Tid* own = packed + sample * stride;
-        found.clear(), sums.clear(), scales.clear();
-        for (int64_t f = 0; f < layout_.features(); ++f) {
-          const float scale = layout_.Scale(f, own);
-          float* sum = out + sample * width + (layout_.sum_features ? 0 : f * dim);
-          for (int64_t c = layout_.columns[f]; c < layout_.columns[f] + layout_.hotness[f]; ++c) {
-            const int64_t position = layout_.Position(f, own[c]);
-            if (position < 0) continue;
-            found.push_back(rows + position * dim), sums.push_back(sum), scales.push_back(scale);
+    const int64_t ids_per_sample = layout_.ids_per_sample();
+    ParallelFor(context, samples, 1, ids_per_sample * (20 + dim / 2), [&](int64_t first, int64_t last) {
+      const int64_t at_once = std::max<int64_t>(1, kIdsAtOnce / ids_per_sample);
+      std::vector<int64_t> found(at_once * ids_per_sample + kAhead);
+      std::vector<Pool> pools;
+      for (; first < last; first += at_once) {
+        const int64_t end = std::min(last, first + at_once);
+        std::memset(out + first * width, 0, sizeof(float) * (end - first) * width);
+        int64_t* next = found.data();
+        pools.clear();
+        for (int64_t sample = first; sample < end; ++sample) {
+          const Tid* own = packed + sample * stride;
+          for (int64_t f = 0; f < layout_.features(); ++f) {
+            float* sum = out + sample * width + (layout_.sum_features ? 0 : f * dim);
+            const int64_t* start = next;
+            for (int64_t c = layout_.columns[f]; c < layout_.columns[f] + layout_.hotness[f]; ++c) {
+              const int64_t position = layout_.Position(f, own[c]);
+              *next = position * dim;
+              next += position >= 0;
+            }
+            pools.push_back({sum, next - start, layout_.Scale(f, own)});
           }
         }
-        const int64_t count = static_cast<int64_t>(found.size());
-        for (int64_t i = 0; i < std::min<int64_t>(kAhead, count); ++i) Prefetch(found[i], dim);
-        for (int64_t i = 0; i < count; ++i) {
-          if (i + kAhead < count) Prefetch(found[i + kAhead], dim);
-          AddScaled(sums[i], found[i], scales[i], dim);
-        }
+        std::fill_n(next, kAhead, next == found.data() ? 0 : next[-1]);
+        AddPools(pools, found.data(), rows, dim);
       }
     });
   }
 
  private:
+  static constexpr int64_t kIdsAtOnce = 3200;  // whose rows are found before they are added up
+
   Layout layout_;
 };
 
@@ -163,10 +195,17 @@ struct Subtraction {
   float scale;
 };
 
-EVERY_MACHINE void SubtractAll(const std::vector<Subtraction>& all, const float* gradients, float* table, int64_t dim) {
-  const int64_t count = static_cast<int64_t>(all.size());
+// next: what comes after them, so that its first rows are on their way by then.
+EVERY_MACHINE void SubtractAll(const std::vector<Subtraction>& all, const std::vector<Subtraction>& next,
+                               const float* gradients, float* table, int64_t dim) {
+  const int64_t count = static_cast<int64_t>(all.size()), after = static_cast<int64_t>(next.size());
   for (int64_t i = 0; i < count; ++i) {
-    if (i + kAhead < count) Prefetch(table + all[i + kAhead].row * dim, dim);
+    const int64_t ahead = i + kAhead;
+    if (ahead < count) {
+      Prefetch(table + all[ahead].row * dim, dim);
+    } else if (ahead < count + after) {
+      Prefetch(table + next[ahead - count].row * dim, dim);
+    }
     float* row = table + all[i].row * dim;
     const float* gradient = gradients + all[i].pool * dim;
     const float scale = all[i].scale;
@@ -228,7 +267,13 @@ class SubtractPools : public OpKernel {
       }
     });
     work->Phase(kParts, sorted, [&](int64_t of_rows) {
-      for (int64_t part = 0; part < parts; ++part) SubtractAll(found[part * kParts + of_rows], gradients, rows, dim);
+      const std::vector<Subtraction> none;
+      const std::vector<Subtraction>& start = found[of_rows];
+      for (size_t i = 0; i < std::min<size_t>(kAhead, start.size()); ++i) Prefetch(rows + start[i].row * dim, dim);
+      for (int64_t part = 0; part < parts; ++part) {
+        const std::vector<Subtraction>& next = part + 1 < parts ? found[(part + 1) * kParts + of_rows] : none;
+        SubtractAll(found[part * kParts + of_rows], next, gradients, rows, dim);
+      }
     });
     RunOnTeam(context, work, samples * layout_.ids_per_sample() * (20 + dim) / kWorthwhile + 1);
   }
