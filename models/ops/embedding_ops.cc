@@ -242,6 +242,7 @@ class SubtractPools : public OpKernel {
     OP_REQUIRES(context, last_row <= UINT32_MAX && samples * features <= UINT32_MAX,
                 tensorflow::errors::InvalidArgument("more than 2^32 rows or pools: ", last_row, ", ",
                                                     samples * features));
+    if (samples == 0) return;
     OP_REQUIRES_OK(context, KeepForReaders(context, table));
     float* rows = table->flat<float>().data();
     const float* gradients = upstream.flat<float>().data();

@@ -319,3 +319,82 @@ def test_huge_pages_are_asked_for_under_large_tables(kernels, monkeypatch, least
 
 def test_ids_per_sample():
     assert make_table()[0].ids_per_sample() == 1 + 1 + 3 + 3 + 1 + 2
+
+
+# Updates straight from the gradients of pools.
+
+
+def after_descent(fused, ids, upstream, rate):
+    """The fused table's rows w - rate * gradient in float64, id by id."""
+    expected = fused.variable.numpy().astype("f8")
+    for row in range(len(ids)):
+        column = 0
+        for table in fused.tables:
+            own = upstream[row] if fused.sum_features else upstream[row, column : column + fused.dim]
+            column += fused.dim
+            present = [i for i in ids[row, table.column : table.column + table.hotness] if i >= 0]
+            share = 1 / len(present) if fused.combiner == "mean" and present else 1
+            for i in present:
+                if table.first_row <= i < table.first_row + table.rows:
+                    expected[fused.row_offsets[table.name] + i - table.first_row] -= rate * share * own
+    return expected
+
+
+PARTS = (
+    LogicalTable("page", 4, 12, 1, first_row=2, whole=(7, DIM)),
+    LogicalTable("topics", 2, 5, 3, first_row=1, whole=(5, DIM)),
+)
+
+
+@pytest.mark.parametrize("tables", [TABLES, PARTS], ids=["whole", "parts"])
+@pytest.mark.parametrize("dtype", ["i4", "i8"])
+@pytest.mark.parametrize("combiner", ["sum", "mean"])
+@pytest.mark.parametrize("sum_features", [False, True])
+def test_rows_descend_by_the_gradients_of_their_pools(kernels, tables, dtype, combiner, sum_features):
+    fused, _ = make_table(combiner, sum_features=sum_features, tables=tables)
+    assert fused.subtracts_pools == (kernels == "our kernels")
+    if not fused.subtracts_pools:
+        return
+    ids = make_ids(dtype=dtype)
+    width = DIM if sum_features else DIM * len(tables)
+    upstream = np.random.default_rng(3).standard_normal((len(ids), width)).astype("f4")
+    expected = after_descent(fused, ids, upstream, 0.25)
+    read = fused.variable.read_value()
+    before = read.numpy().copy()
+    fused.subtract_pools(tf.constant(ids), tf.constant(upstream), tf.constant(0.25))
+    np.testing.assert_allclose(fused.variable, expected, atol=1e-5)
+    np.testing.assert_array_equal(read, before)  # whoever has read the table keeps what was there
+    assert not fused.variable.numpy()[-1].any()  # the row of absent ids
+
+
+def test_descents_of_many_rows_have_the_same_bits_each_time(kernels):
+    """More samples and rows than parts of either, so that threads share them out differently."""
+    if kernels != "our kernels":
+        return
+    tables = (LogicalTable("a", 5000, 0, 7), LogicalTable("b", 40, 7, 6))
+    rng = np.random.default_rng(0)
+    ids = tf.constant(np.concatenate([rng.integers(-1, 5000, (301, 7)), rng.integers(-1, 40, (301, 6))], axis=1))
+    upstream = tf.constant(rng.standard_normal((301, 2 * 16)).astype("f4"))
+    found = set()
+    for _ in range(5):
+        fused, _ = make_table(tables=tables, dim=16)
+        expected = after_descent(fused, ids.numpy(), upstream.numpy(), 0.5)
+        fused.subtract_pools(ids, upstream, tf.constant(0.5))
+        np.testing.assert_allclose(fused.variable, expected, atol=1e-4)
+        found.add(fused.variable.numpy().tobytes())
+    assert len(found) == 1
+
+
+def test_an_empty_batch_changes_no_row(kernels):
+    fused, _ = make_table()
+    before = fused.variable.numpy()
+    if fused.subtracts_pools:
+        fused.subtract_pools(tf.constant(make_ids()[:0]), tf.zeros((0, DIM * len(TABLES))), tf.constant(1.0))
+    np.testing.assert_array_equal(fused.variable, before)
+
+
+def test_a_gradient_of_another_shape_is_refused(kernels):
+    fused, _ = make_table()
+    if fused.subtracts_pools:
+        with pytest.raises(tf.errors.InvalidArgumentError, match="for 40 rows of width 12"):
+            fused.subtract_pools(tf.constant(make_ids()), tf.zeros((40, 3)), tf.constant(1.0))

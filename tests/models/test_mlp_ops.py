@@ -1,6 +1,9 @@
 """The kernel that does all hidden layers at once, against numpy in float64."""
 
 import itertools
+import pathlib
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -150,3 +153,31 @@ def test_an_mlp_of_data_has_the_gradients_of_any_other():
         found.append(tape.gradient(total, [variable.value for variable in mlp.trainable_variables]))
     for ours, theirs in zip(*found, strict=True):
         np.testing.assert_array_equal(ours, theirs)
+
+
+_ELSEWHERE = """
+import os, sys
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # TensorFlow's threads and ours begin with this
+import tensorflow as tf
+tf.config.threading.set_intra_op_parallelism_threads(int(sys.argv[1]))
+import numpy as np
+from tests.models import test_mlp_ops as cases
+from models import custom_ops
+case = cases.drawn(64, [60, 150, 40])
+outputs = custom_ops.mlp_ops().recsys_mlp(*case[:3]).outputs
+np.testing.assert_allclose(outputs, cases.by_numpy(*case)[0], atol=1e-5)
+print(len(os.listdir("/proc/self/task")))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads keep to a CPU on Linux alone")
+def test_more_threads_than_cpus_are_no_harm():
+    root = pathlib.Path(__file__).resolve().parents[2]
+    counted = []
+    for threads in (1, 3):
+        done = subprocess.run(
+            [sys.executable, "-c", _ELSEWHERE, str(threads)], cwd=root, capture_output=True, text=True, check=True
+        )
+        counted.append(int(done.stdout))
+    # One thread needs no others. Of three, the caller is one, and TensorFlow has begun its own pool's besides.
+    assert counted[1] >= counted[0] + 2

@@ -7,10 +7,10 @@ from step_cases import BATCH, SEED, PlainTraining, bits, make_batch, make_model,
 
 from models import custom_ops
 from trainer.distributed import SingleProcess
-from trainer.optimizers import SGD
+from trainer.optimizers import SGD, Adagrad
 from trainer.reduction import Reduction
 from trainer.state import INITIAL_LOSS_SCALE
-from trainer.steps import make_eval_step
+from trainer.steps import make_eval_step, updates_from_pools
 
 STEPS = 20
 
@@ -315,3 +315,32 @@ def test_evaluation_equals_the_model_without_dropout(xla):
     wanted = model(batch).numpy()
     np.testing.assert_allclose(logits, wanted, rtol=0, atol=1e-5 if xla else 1e-6)
     assert np.ptp(wanted) > 0.1
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "options", "straight"),
+    [(SGD, {}, True), (Adagrad, {}, False), (SGD, {"dynamic_loss_scale": True}, False)],
+)
+def test_one_process_with_sgd_needs_no_gradients_of_rows(monkeypatch, optimizer, options, straight):
+    """And comes to the weights that it comes to with them."""
+    found = []
+    for forbidden in (False, True):
+        if forbidden:
+            monkeypatch.setattr(optimizer, "applies_pools", lambda self, table: False)
+        state = make_state(optimizers={"wide": optimizer(), "deep": optimizer()}, **options)
+        reduction = Reduction(SingleProcess(), ("gather",) * 3)
+        wanted = straight and not forbidden and custom_ops.embedding_ops() is not None
+        assert updates_from_pools(state, reduction) == wanted
+        train_step = make_step(state, reduction=reduction, rate=0.1)
+        for step in range(3):
+            run(train_step, make_batch(step), step)
+        found.append([table.variable.numpy() for table in state.model.tables])
+    for ours, theirs in zip(*found, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-6)
+
+
+def test_ranks_need_the_gradients_of_rows():
+    two = types.SimpleNamespace(size=2)
+    state = make_state(optimizers={"wide": SGD(), "deep": SGD()})
+    assert not updates_from_pools(state, Reduction(two, ("gather",) * 3))
+    assert not updates_from_pools(state, Reduction(SingleProcess(), ("gather",) * 3, half=True))
