@@ -1,7 +1,9 @@
 """The kernel that does all hidden layers at once, against numpy in float64."""
 
 import itertools
+import os
 import pathlib
+import shutil
 import subprocess
 import sys
 
@@ -181,3 +183,21 @@ def test_more_threads_than_cpus_are_no_harm():
         counted.append(int(done.stdout))
     # One thread needs no others. Of three, the caller is one, and TensorFlow has begun its own pool's besides.
     assert counted[1] >= counted[0] + 2
+
+
+@pytest.mark.parametrize("lanes", [4, 8, 16])
+def test_the_pieces_are_right_for_vectors_of_any_machine(tmp_path, lanes):
+    """AVX-512 and machines without AVX2 have other panels than the one that this runs on may have."""
+    compiler = shutil.which(os.environ.get("CXX", "g++"))
+    if compiler is None:
+        pytest.skip("no C++ compiler")
+    here, program = pathlib.Path(__file__).resolve().parent, tmp_path / "check"
+    folder = here.parents[1] / "models" / "ops"
+    source = here / "mlp_pieces_check.cc"
+    subprocess.run(
+        [compiler, "-O1", "-w", f"-DLANES={lanes}", "-I", str(folder), str(source), "-o", str(program)],
+        check=True,
+        capture_output=True,
+    )
+    found = subprocess.run([str(program)], check=True, capture_output=True, text=True).stdout
+    assert float(found) < 1e-4
