@@ -13,7 +13,7 @@ from data.feature_spec import TRAIN, FeatureSpec
 from data.input_pipeline import ParquetInput
 from trainer.distributed import SingleProcess
 from trainer.reduction import Reduction
-from trainer.steps import updates_from_pools
+from trainer.steps import apply_dense, updates_from_pools
 
 _REPEATS = 7
 _ROWS, _MOST_BATCHES = 100_000, 256
@@ -77,8 +77,7 @@ def breakdown(ours: OurSteps, batches: Iterator[Tensors]) -> dict[str, float]:
     @tf.function(autograph=False)
     def update(gradients, found):
         steps = state.applied_steps
-        for (group, variable), gradient in zip(state.dense(), gradients, strict=True):
-            state.optimizers[group].apply_dense(variable, gradient, tf.constant(rates[group]), steps)
+        apply_dense(state, gradients, {group: tf.constant(rate) for group, rate in rates.items()})
         for table, of_table in zip(tables, found, strict=True):
             optimizer, rate = state.optimizers[table.group], tf.constant(rates[table.group])
             if straight:

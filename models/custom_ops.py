@@ -43,7 +43,7 @@ def dense_ops() -> ModuleType | None:
 
 
 def embedding_ops() -> ModuleType | None:
-    """recsys_pooled_lookup, _row_gradients, _subtract_rows, _subtract_pools and _use_huge_pages: embedding_ops.cc."""
+    """recsys_pooled_lookup, _row_gradients, _subtract_rows, _pools and _dense, _use_huge_pages: embedding_ops.cc."""
     return _library()
 
 

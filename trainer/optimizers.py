@@ -58,6 +58,13 @@ class RowOptimizer(abc.ABC):
           applied_steps: scalar int32, updates applied so far, this one not counted.
         """
 
+    def apply_all_dense(
+        self, pairs: Sequence[tuple[tf.Variable, tf.Tensor]], learning_rate: tf.Tensor, applied_steps: tf.Tensor
+    ) -> None:
+        """`apply_dense` of each variable and its gradient."""
+        for variable, gradient in pairs:
+            self.apply_dense(variable, gradient, learning_rate, applied_steps)
+
     @abc.abstractmethod
     def apply_rows(
         self,
@@ -107,13 +114,17 @@ class SGD(RowOptimizer):
         self._slots[id(variable)] = {}
 
     def apply_dense(self, variable, gradient, learning_rate, applied_steps):
+        variable.assign_sub(learning_rate * gradient)
+
+    def apply_all_dense(self, pairs, learning_rate, applied_steps):
         ops = custom_ops.embedding_ops()
-        if ops is None or variable.shape.rank != 2:
-            variable.assign_sub(learning_rate * gradient)
+        if ops is None or not pairs:
+            super().apply_all_dense(pairs, learning_rate, applied_steps)
         else:
-            # One pass over memory: DLRM "tiny" has 9 MB of kernels to update in each of its steps of some milliseconds.
-            rows = tf.range(variable.shape[0])
-            ops.recsys_subtract_rows(table=variable.handle, rows=rows, values=gradient, scale=learning_rate)
+            variables, gradients = zip(*pairs, strict=True)
+            ops.recsys_subtract_dense(
+                variables=[variable.handle for variable in variables], values=gradients, scale=learning_rate
+            )
 
     def apply_rows(self, variable, rows, gradients, learning_rate, applied_steps):
         ops = custom_ops.embedding_ops()

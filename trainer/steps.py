@@ -8,7 +8,7 @@ reason, and because Horovod's cannot be compiled.
 
 import contextlib
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -86,8 +86,7 @@ def make_train_step(
 
     def apply(dense_gradients, table_gradients):
         rates = {group: schedule(state.applied_steps) for group, schedule in schedules.items()}
-        for (group, variable), gradient in zip(state.dense(), dense_gradients, strict=True):
-            state.optimizers[group].apply_dense(variable, gradient, rates[group], state.applied_steps)
+        apply_dense(state, dense_gradients, rates)
         for table, found in zip(tables, table_gradients, strict=True):
             optimizer, rate = state.optimizers[table.group], rates[table.group]
             if straight:
@@ -142,6 +141,17 @@ def make_train_step(
 
     train_step.dense_part = dense_part  # so that a record can say what of it was compiled
     return train_step
+
+
+def apply_dense(state: TrainState, gradients: Sequence[tf.Tensor], rates: Mapping[str, tf.Tensor]) -> None:
+    """Updates the dense variables, in the order of `state.dense()`, with the rate of each optimizer group."""
+    for group, optimizer in state.optimizers.items():
+        pairs = [
+            (variable, gradient)
+            for (its_group, variable), gradient in zip(state.dense(), gradients, strict=True)
+            if its_group == group
+        ]
+        optimizer.apply_all_dense(pairs, rates[group], state.applied_steps)
 
 
 def updates_from_pools(state: TrainState, reduction: Reduction) -> bool:

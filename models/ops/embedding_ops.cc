@@ -71,6 +71,15 @@ class Layout {
   int64_t width() const { return sum_features ? dim : dim * features(); }
   int64_t ids_per_sample() const { return std::accumulate(hotness.begin(), hotness.end(), int64_t{0}); }
 
+  // Whether the packed ids have a column for each id of a sample.
+  Status Check(const Tensor& ids) const {
+    int64_t needed = 0;
+    for (int64_t f = 0; f < features(); ++f) needed = std::max(needed, columns[f] + hotness[f]);
+    if (ids.dims() == 2 && ids.dim_size(1) >= needed) return tensorflow::OkStatus();
+    return tensorflow::errors::InvalidArgument("ids must be a matrix of at least ", needed, " columns, got ",
+                                               ids.shape().DebugString());
+  }
+
   // Row of the table that an id of a feature has, or -1 if it is absent or another owner's.
   int64_t Position(int64_t feature, int64_t id) const {
     const int64_t row = id - first_rows[feature];
@@ -144,8 +153,7 @@ class PooledLookup : public OpKernel {
     OP_REQUIRES(context, table.dims() == 2 && table.dim_size(1) == layout_.dim,
                 tensorflow::errors::InvalidArgument("table of shape ", table.shape().DebugString(), " for dimension ",
                                                     layout_.dim));
-    OP_REQUIRES(context, ids.dims() == 2,
-                tensorflow::errors::InvalidArgument("ids must be a matrix, got ", ids.shape().DebugString()));
+    OP_REQUIRES_OK(context, layout_.Check(ids));
     const int64_t samples = ids.dim_size(0);
     Tensor* pooled = nullptr;
     OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({samples, layout_.width()}), &pooled));
@@ -226,6 +234,7 @@ class SubtractPools : public OpKernel {
     OP_REQUIRES_OK(context, tensorflow::LookupResource(context, tensorflow::HandleFromInput(context, 0), &variable));
     const Tensor& ids = context->input(1);
     const Tensor& upstream = context->input(2);
+    OP_REQUIRES_OK(context, layout_.Check(ids));
     const float rate = context->input(3).scalar<float>()();
     const int64_t samples = ids.dim_size(0), features = layout_.features(), dim = layout_.dim;
     OP_REQUIRES(context, upstream.dims() == 2 && upstream.dim_size(0) == samples &&
@@ -312,6 +321,7 @@ class RowGradients : public OpKernel {
   void Compute(OpKernelContext* context) override {
     const Tensor& ids = context->input(0);
     const Tensor& upstream = context->input(1);
+    OP_REQUIRES_OK(context, layout_.Check(ids));
     const int64_t samples = ids.dim_size(0), features = layout_.features(), dim = layout_.dim;
     OP_REQUIRES(context, upstream.dims() == 2 && upstream.dim_size(0) == samples &&
                              upstream.dim_size(1) == layout_.width(),
@@ -404,6 +414,64 @@ class SubtractRows : public OpKernel {
       }
     });
   }
+};
+
+// Plain SGD of dense variables, all in one pass over memory and one operation: DLRM "tiny" has 9 MB of kernels to update
+// in each of its steps of some milliseconds.
+class SubtractDense : public OpKernel {
+ public:
+  explicit SubtractDense(OpKernelConstruction* context) : OpKernel(context) {}
+
+  void Compute(OpKernelContext* context) override {
+    tensorflow::OpInputList handles, values;
+    OP_REQUIRES_OK(context, context->input_list("variables", &handles));
+    OP_REQUIRES_OK(context, context->input_list("values", &values));
+    const float scale = context->input(2 * handles.size()).scalar<float>()();
+    std::vector<tensorflow::core::RefCountPtr<tensorflow::Var>> variables(handles.size());
+    std::vector<tensorflow::Var*> in_order;
+    for (int i = 0; i < handles.size(); ++i) {
+      const tensorflow::ResourceHandle& handle = handles[i].scalar<tensorflow::ResourceHandle>()();
+      OP_REQUIRES_OK(context, tensorflow::LookupResource(context, handle, &variables[i]));
+      in_order.push_back(variables[i].get());
+    }
+    // By address, so that two of these never wait for each other.
+    std::sort(in_order.begin(), in_order.end());
+    OP_REQUIRES(context, std::adjacent_find(in_order.begin(), in_order.end()) == in_order.end(),
+                tensorflow::errors::InvalidArgument("a variable is named twice"));
+    std::vector<std::unique_ptr<tensorflow::mutex_lock>> locks;
+    for (tensorflow::Var* variable : in_order) {
+      locks.push_back(std::make_unique<tensorflow::mutex_lock>(*variable->mu()));
+    }
+    std::vector<Piece> pieces;
+    for (int i = 0; i < handles.size(); ++i) {
+      Tensor* target = variables[i]->tensor();
+      OP_REQUIRES(context, target->shape() == values[i].shape(),
+                  tensorflow::errors::InvalidArgument("values of shape ", values[i].shape().DebugString(),
+                                                      " for a variable of shape ", target->shape().DebugString()));
+    }
+    for (int i = 0; i < handles.size(); ++i) {
+      Tensor* target = variables[i]->tensor();
+      OP_REQUIRES_OK(context, KeepForReaders(context, target));
+      for (int64_t start = 0; start < target->NumElements(); start += kPiece) {
+        pieces.push_back({target->flat<float>().data() + start, values[i].flat<float>().data() + start,
+                          std::min(kPiece, target->NumElements() - start)});
+      }
+    }
+    ParallelFor(context, static_cast<int64_t>(pieces.size()), 1, kPiece / 8, [&](int64_t first, int64_t last) {
+      for (; first < last; ++first) {
+        SubtractScaled(pieces[first].to, pieces[first].from, scale, pieces[first].size);
+      }
+    });
+  }
+
+ private:
+  static constexpr int64_t kPiece = 16 << 10;  // elements
+
+  struct Piece {
+    float* to;
+    const float* from;
+    int64_t size;
+  };
 };
 
 // A random row of a table of gigabytes misses the TLB as well as the caches, and walking page tables costs as much as
@@ -499,6 +567,15 @@ REGISTER_OP("RecsysSubtractRows")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::NoOutputs);
 
+// variables -= scale * values, of the same shapes, in place.
+REGISTER_OP("RecsysSubtractDense")
+    .Input("variables: count * resource")
+    .Input("values: count * float")
+    .Input("scale: float")
+    .Attr("count: int >= 1")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::NoOutputs);
+
 // table[row of an id] -= rate * its share in the gradient of its pool, for every id, in place.
 REGISTER_OP("RecsysSubtractPools")
     .Input("table: resource")
@@ -514,6 +591,7 @@ REGISTER_OP("RecsysUseHugePages")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::ScalarShape);
 
+REGISTER_KERNEL_BUILDER(Name("RecsysSubtractDense").Device(tensorflow::DEVICE_CPU), SubtractDense)
 REGISTER_KERNEL_BUILDER(Name("RecsysUseHugePages").Device(tensorflow::DEVICE_CPU), UseHugePages)
 
 #define REGISTER(TYPE)                                                                                             \

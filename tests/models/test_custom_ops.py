@@ -81,6 +81,30 @@ def test_rows_are_subtracted_in_place_and_readers_keep_what_they_read(ops):
     assert variable.numpy().tolist() == expected.tolist()
 
 
+def test_dense_variables_descend_in_place_and_readers_keep_what_they_read(ops):
+    rng = np.random.default_rng(0)
+    shapes = [(3,), (40, 1000), (), (7, 5, 2), (0, 4)]  # one of more than one piece
+    starts, values = ([rng.standard_normal(shape).astype("f4") for shape in shapes] for _ in range(2))
+    variables = [tf.Variable(start) for start in starts]
+    read = [variable.read_value() for variable in variables]
+    ops.recsys_subtract_dense(variables=[variable.handle for variable in variables], values=values, scale=0.5)
+    for variable, before, start, value in zip(variables, read, starts, values, strict=True):
+        np.testing.assert_allclose(variable, start - 0.5 * value, rtol=1e-6, atol=1e-7)
+        np.testing.assert_array_equal(before, start)
+
+
+@pytest.mark.parametrize(
+    ("named", "shapes", "said"), [((0, 1), ((3,), (2,)), "shape .2. for a variable"), ((0, 0), ((3,), (3,)), "twice")]
+)
+def test_dense_variables_that_do_not_fit_are_left_as_they_are(ops, named, shapes, said):
+    variables = [tf.Variable(tf.zeros(3)), tf.Variable(tf.zeros(4))]
+    with pytest.raises(tf.errors.InvalidArgumentError, match=said):
+        ops.recsys_subtract_dense(
+            variables=[variables[i].handle for i in named], values=[tf.ones(shape) for shape in shapes], scale=1.0
+        )
+    assert not any(variable.numpy().any() for variable in variables)
+
+
 @pytest.mark.parametrize("row", [-1, 4])
 def test_rows_that_are_not_there_are_refused(ops, row):
     variable = tf.Variable(np.zeros((4, 3), "f4"))

@@ -321,7 +321,13 @@ def test_ids_per_sample():
     assert make_table()[0].ids_per_sample() == 1 + 1 + 3 + 3 + 1 + 2
 
 
-# Updates straight from the gradients of pools.
+# Updates straight from the gradients of pools, for which TensorFlow has no kernel.
+
+only_ours = pytest.mark.parametrize("kernels", ["our kernels"], indirect=True)
+
+
+def test_only_our_kernels_subtract_pools(kernels):
+    assert make_table()[0].subtracts_pools == (kernels == "our kernels")
 
 
 def after_descent(fused, ids, upstream, rate):
@@ -346,15 +352,13 @@ PARTS = (
 )
 
 
+@only_ours
 @pytest.mark.parametrize("tables", [TABLES, PARTS], ids=["whole", "parts"])
 @pytest.mark.parametrize("dtype", ["i4", "i8"])
 @pytest.mark.parametrize("combiner", ["sum", "mean"])
 @pytest.mark.parametrize("sum_features", [False, True])
-def test_rows_descend_by_the_gradients_of_their_pools(kernels, tables, dtype, combiner, sum_features):
+def test_rows_descend_by_the_gradients_of_their_pools(tables, dtype, combiner, sum_features):
     fused, _ = make_table(combiner, sum_features=sum_features, tables=tables)
-    assert fused.subtracts_pools == (kernels == "our kernels")
-    if not fused.subtracts_pools:
-        return
     ids = make_ids(dtype=dtype)
     width = DIM if sum_features else DIM * len(tables)
     upstream = np.random.default_rng(3).standard_normal((len(ids), width)).astype("f4")
@@ -367,10 +371,9 @@ def test_rows_descend_by_the_gradients_of_their_pools(kernels, tables, dtype, co
     assert not fused.variable.numpy()[-1].any()  # the row of absent ids
 
 
-def test_descents_of_many_rows_have_the_same_bits_each_time(kernels):
+@only_ours
+def test_descents_of_many_rows_have_the_same_bits_each_time():
     """More samples and rows than parts of either, so that threads share them out differently."""
-    if kernels != "our kernels":
-        return
     tables = (LogicalTable("a", 5000, 0, 7), LogicalTable("b", 40, 7, 6))
     rng = np.random.default_rng(0)
     ids = tf.constant(np.concatenate([rng.integers(-1, 5000, (301, 7)), rng.integers(-1, 40, (301, 6))], axis=1))
@@ -385,16 +388,29 @@ def test_descents_of_many_rows_have_the_same_bits_each_time(kernels):
     assert len(found) == 1
 
 
-def test_an_empty_batch_changes_no_row(kernels):
+@only_ours
+def test_an_empty_batch_changes_no_row():
     fused, _ = make_table()
     before = fused.variable.numpy()
-    if fused.subtracts_pools:
-        fused.subtract_pools(tf.constant(make_ids()[:0]), tf.zeros((0, DIM * len(TABLES))), tf.constant(1.0))
+    fused.subtract_pools(tf.constant(make_ids()[:0]), tf.zeros((0, DIM * len(TABLES))), tf.constant(1.0))
     np.testing.assert_array_equal(fused.variable, before)
 
 
-def test_a_gradient_of_another_shape_is_refused(kernels):
+@only_ours
+def test_a_gradient_of_another_shape_is_refused():
     fused, _ = make_table()
-    if fused.subtracts_pools:
-        with pytest.raises(tf.errors.InvalidArgumentError, match="for 40 rows of width 12"):
-            fused.subtract_pools(tf.constant(make_ids()), tf.zeros((40, 3)), tf.constant(1.0))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="for 40 rows of width 12"):
+        fused.subtract_pools(tf.constant(make_ids()), tf.zeros((40, 3)), tf.constant(1.0))
+
+
+@only_ours
+def test_ids_without_the_columns_of_a_feature_are_refused():
+    fused, _ = make_table()
+    few, upstream = tf.constant(make_ids()[:, :-1]), tf.zeros((40, DIM * len(TABLES)))
+    for use in (
+        lambda: fused(few),
+        lambda: fused.row_gradients(few, upstream),
+        lambda: fused.subtract_pools(few, upstream, tf.constant(1.0)),
+    ):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"at least 13 columns, got \[40,12\]"):
+            use()

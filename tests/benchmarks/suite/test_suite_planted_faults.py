@@ -49,7 +49,7 @@ def test_a_training_that_learns_reaches_its_band(cache, tmp_path):
 
 def test_zero_gradients_take_the_score(cache, tmp_path, monkeypatch):
     def without_gradients(apply, gradients):
-        """`apply` with zeros in place of the positional argument `gradients`."""
+        """`apply` with zeros, or no pairs at all, in place of the positional argument `gradients`."""
 
         def patched(self, *arguments, **named):
             changed = list(arguments)
@@ -58,7 +58,7 @@ def test_zero_gradients_take_the_score(cache, tmp_path, monkeypatch):
 
         return patched
 
-    for name, gradients in (("apply_dense", 1), ("apply_rows", 2), ("apply_pools", 2)):
+    for name, gradients in (("apply_dense", 1), ("apply_rows", 2), ("apply_pools", 2), ("apply_all_dense", 0)):
         monkeypatch.setattr(optimizers.SGD, name, without_gradients(getattr(optimizers.SGD, name), gradients))
     check = loss_check(tmp_path)
     assert not check.held and check.said.startswith("loss 0.")
