@@ -1,7 +1,6 @@
 """The process before the first tensor: environment, TensorFlow's import, threads, precision, devices."""
 
 import contextlib
-import ctypes
 import dataclasses
 import os
 import re
@@ -11,6 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, MutableMapping
 from typing import TextIO
 
 from data.errors import InputError
+from data.freed_memory import keep_freed_memory
 from trainer import cuda_driver, gpu_settings
 from trainer.config import DeviceConfig, RunConfig
 from trainer.gpu_settings import GpuSettings
@@ -123,27 +123,9 @@ def configure(device: DeviceConfig, *, threads: int) -> Device:
     if len(gpus) > 1:  # Those that nobody computes on stay free for other programs.
         tf.config.set_visible_devices(gpus[:1], "GPU")
     if not gpus:
-        keep_freed_memory(os.environ)
+        keep_freed_memory()
         return Device(False, f"CPU, {threads} thread{'s' if threads > 1 else ''} a rank")
     return _set_up_gpu(device, gpus[0])
-
-
-def keep_freed_memory(environ: Mapping[str, str]) -> bool:
-    """Has the C library keep what a step frees for the next; returns whether it does.
-
-    By itself glibc gives blocks above a moving threshold back to the system, which fills them with zeros when they are
-    asked for again: with DLRM "tiny", whose steps allocate 12 MB of gradients, a quarter of the step. Where the user
-    has set the same by the environment, or the library is another one, nothing is changed.
-
-    Args:
-      environ: of the process.
-    """
-    named = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
-    if mallopt is None or any(name in environ for name in named):
-        return False
-    from_system, top_kept = (-3, 32 << 20), (-1, 512 << 20)  # M_MMAP_THRESHOLD, the most it takes; M_TRIM_THRESHOLD
-    return all(mallopt(*setting) == 1 for setting in (from_system, top_kept))
 
 
 def _set_up_gpu(device: DeviceConfig, gpu) -> Device:

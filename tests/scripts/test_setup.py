@@ -129,7 +129,7 @@ class Machine:
         for path in root.glob("requirements*.txt"):
             shutil.copy(path, self.checkout)
         (self.checkout / "models/ops").mkdir(parents=True)
-        for name in ("models/custom_ops.py", "models/ops/embedding_ops.cc"):
+        for name in ("models/custom_ops.py", "models/ops/embedding_ops.cc", "models/ops/team.h"):
             shutil.copy(root / name, self.checkout / name)
         for name in (*BASICS.split(), "tar", "uname"):
             (self.bin / name).symlink_to(shutil.which(name))
@@ -217,10 +217,11 @@ def test_kernels_that_cannot_be_built_are_done_without(machine):
     assert ["kernels", str(machine.checkout)] in machine.calls()
 
 
-def test_other_kernels_are_built_by_the_next_set_up(machine):
+@pytest.mark.parametrize("name", ["embedding_ops.cc", "team.h"])
+def test_other_kernels_are_built_by_the_next_set_up(machine, name):
     machine.setup()
     machine.calls()
-    with open(machine.checkout / "models/ops/embedding_ops.cc", "a") as file:
+    with open(machine.checkout / "models/ops" / name, "a") as file:
         file.write("// changed\n")
     assert machine.setup().returncode == 0
     assert machine.steps() == [*PACKAGES, "kernels", "check"]
