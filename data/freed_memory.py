@@ -1,9 +1,9 @@
 """What the C library does with memory that is freed.
 
 Arrays of some hundred kilobytes come and go with every batch, gradients of megabytes with every step. By default glibc
-gives such blocks back to the system, and getting them anew costs a page fault for each 4 KiB: about a third of the input
-pipeline's time, and two of the twelve milliseconds of a step of DLRM "tiny". (TensorFlow's generator datasets even ask
-for that, with M_TRIM_THRESHOLD = 128 KiB.)
+gives such blocks back to the system, and getting them anew costs a page fault for each 4 KiB: about a third of the
+input pipeline's time, and two of the twelve milliseconds of a step of DLRM "tiny". (TensorFlow's generator datasets
+even ask for that, with M_TRIM_THRESHOLD = 128 KiB.)
 """
 
 import ctypes
