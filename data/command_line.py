@@ -99,17 +99,19 @@ def say(text: str, end: str = "\n") -> int:
         print(text, end=end, flush=True)
     except BrokenPipeError:
         # What is left in the buffer goes nowhere, or the interpreter would complain of it at its end.
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
+        _discard_output()
         return 128 + signal.SIGPIPE
     except OSError as error:
         print(f"standard output: cannot be written: {error.strerror}; give it a place with room", file=sys.stderr)
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
+        _discard_output()
         return 2
     return 0
+
+
+def _discard_output() -> None:
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 @contextlib.contextmanager

@@ -24,10 +24,14 @@ class SeededReluDropout(keras.layers.Layer):
 
     def __init__(self, rate: float, **kwargs):
         super().__init__(**kwargs)
-        self.rate = rate
         self._threshold = round(rate * 65536)
         if not 0 <= self._threshold < 65536:
             raise ValueError(f"dropout rate must be at least 0 and below 1, got {rate}")
+
+    @property
+    def drops(self) -> bool:
+        """Whether it drops anything in training."""
+        return self._threshold > 0
 
     def call(
         self, inputs: tf.Tensor, seed: tf.Tensor, training: bool = False, bias: tf.Tensor | None = None
@@ -216,6 +220,6 @@ class MLP(keras.layers.Layer):
         """Whether one kernel does all layers: on few rows, whose number is known when the function is traced."""
         rows, (least, most) = inputs.shape[0], _FEW_ROWS
         few = rows is not None and least <= rows <= most and self._dense
-        if not few or custom_ops.mlp_ops() is None or (training and self._dropout[0].rate > 0):
+        if not few or custom_ops.mlp_ops() is None or (training and self._dropout[0].drops):
             return False
         return all(layer.is_plain(inputs) for layer in self._dense)

@@ -84,6 +84,8 @@ def make_train_step(
     tables = [*model.embeddings.replicated, *model.embeddings.sharded]
     num_replicated = len(model.embeddings.replicated)
 
+    straight = updates_from_pools(state, reduction)
+
     def apply(dense_gradients, table_gradients):
         rates = {group: schedule(state.applied_steps) for group, schedule in schedules.items()}
         apply_dense(state, dense_gradients, rates)
@@ -96,7 +98,6 @@ def make_train_step(
         state.applied_steps.assign_add(1)
         return tf.ones(())
 
-    straight = updates_from_pools(state, reduction)
     # float16 overflows, in the model or on the wire. Elsewhere what is not finite shows in the loss.
     may_overflow = _may_overflow(state, reduction)
     tells_overflow = may_overflow and model.embeddings.is_sharded

@@ -71,6 +71,13 @@ class Layout {
   int64_t width() const { return sum_features ? dim : dim * features(); }
   int64_t ids_per_sample() const { return std::accumulate(hotness.begin(), hotness.end(), int64_t{0}); }
 
+  // Of the table, up to the last one that an id can have.
+  int64_t table_rows() const {
+    int64_t found = 0;
+    for (int64_t f = 0; f < features(); ++f) found = std::max(found, offsets[f] + rows[f]);
+    return found;
+  }
+
   // Whether the packed ids have a column for each id of a sample.
   Status Check(const Tensor& ids) const {
     int64_t needed = 0;
@@ -78,6 +85,19 @@ class Layout {
     if (ids.dims() == 2 && ids.dim_size(1) >= needed) return tensorflow::OkStatus();
     return tensorflow::errors::InvalidArgument("ids must be a matrix of at least ", needed, " columns, got ",
                                                ids.shape().DebugString());
+  }
+
+  // The same, and that the gradient is one of their pools, and that 32 bits number the table's rows and the pools.
+  Status Check(const Tensor& ids, const Tensor& upstream) const {
+    TF_RETURN_IF_ERROR(Check(ids));
+    const int64_t samples = ids.dim_size(0);
+    if (upstream.dims() != 2 || upstream.dim_size(0) != samples || upstream.dim_size(1) != width()) {
+      return tensorflow::errors::InvalidArgument("gradient of shape ", upstream.shape().DebugString(), " for ", samples,
+                                                 " rows of width ", width());
+    }
+    if (table_rows() <= UINT32_MAX && samples * features() <= UINT32_MAX) return tensorflow::OkStatus();
+    return tensorflow::errors::InvalidArgument("more than 2^32 rows or pools: ", table_rows(), ", ",
+                                               samples * features());
   }
 
   // Row of the table that an id of a feature has, or -1 if it is absent or another owner's.
@@ -234,23 +254,14 @@ class SubtractPools : public OpKernel {
     OP_REQUIRES_OK(context, tensorflow::LookupResource(context, tensorflow::HandleFromInput(context, 0), &variable));
     const Tensor& ids = context->input(1);
     const Tensor& upstream = context->input(2);
-    OP_REQUIRES_OK(context, layout_.Check(ids));
+    OP_REQUIRES_OK(context, layout_.Check(ids, upstream));
     const float rate = context->input(3).scalar<float>()();
     const int64_t samples = ids.dim_size(0), features = layout_.features(), dim = layout_.dim;
-    OP_REQUIRES(context, upstream.dims() == 2 && upstream.dim_size(0) == samples &&
-                             upstream.dim_size(1) == layout_.width(),
-                tensorflow::errors::InvalidArgument("gradient of shape ", upstream.shape().DebugString(), " for ",
-                                                    samples, " rows of width ", layout_.width()));
     tensorflow::mutex_lock lock(*variable->mu());
     Tensor* table = variable->tensor();
-    int64_t last_row = 0;
-    for (int64_t f = 0; f < features; ++f) last_row = std::max(last_row, layout_.offsets[f] + layout_.rows[f]);
-    OP_REQUIRES(context, table->dims() == 2 && table->dim_size(1) == dim && table->dim_size(0) >= last_row,
-                tensorflow::errors::InvalidArgument("table of shape ", table->shape().DebugString(), " for ", last_row,
-                                                    " rows of dimension ", dim));
-    OP_REQUIRES(context, last_row <= UINT32_MAX && samples * features <= UINT32_MAX,
-                tensorflow::errors::InvalidArgument("more than 2^32 rows or pools: ", last_row, ", ",
-                                                    samples * features));
+    OP_REQUIRES(context, table->dims() == 2 && table->dim_size(1) == dim && table->dim_size(0) >= layout_.table_rows(),
+                tensorflow::errors::InvalidArgument("table of shape ", table->shape().DebugString(), " for ",
+                                                    layout_.table_rows(), " rows of dimension ", dim));
     if (samples == 0) return;
     OP_REQUIRES_OK(context, KeepForReaders(context, table));
     float* rows = table->flat<float>().data();
@@ -321,17 +332,8 @@ class RowGradients : public OpKernel {
   void Compute(OpKernelContext* context) override {
     const Tensor& ids = context->input(0);
     const Tensor& upstream = context->input(1);
-    OP_REQUIRES_OK(context, layout_.Check(ids));
+    OP_REQUIRES_OK(context, layout_.Check(ids, upstream));
     const int64_t samples = ids.dim_size(0), features = layout_.features(), dim = layout_.dim;
-    OP_REQUIRES(context, upstream.dims() == 2 && upstream.dim_size(0) == samples &&
-                             upstream.dim_size(1) == layout_.width(),
-                tensorflow::errors::InvalidArgument("gradient of shape ", upstream.shape().DebugString(), " for ",
-                                                    samples, " rows of width ", layout_.width()));
-    int64_t table_rows = 0;
-    for (int64_t f = 0; f < features; ++f) table_rows = std::max(table_rows, layout_.offsets[f] + layout_.rows[f]);
-    OP_REQUIRES(context, table_rows <= UINT32_MAX && samples * features <= UINT32_MAX,
-                tensorflow::errors::InvalidArgument("more than 2^32 rows or pools: ", table_rows, ", ",
-                                                    samples * features));
     const Tid* packed = ids.flat<Tid>().data();
     const int64_t stride = ids.dim_size(1);
     std::vector<float> scales(layout_.mean ? samples * features : 0);
@@ -348,7 +350,7 @@ class RowGradients : public OpKernel {
         }
       }
     }
-    SortByRow(shares, static_cast<uint32_t>(table_rows));
+    SortByRow(shares, static_cast<uint32_t>(layout_.table_rows()));
     std::vector<int64_t> starts;  // of each row's shares, and the end
     for (size_t i = 0; i < shares.size(); ++i) {
       if (i == 0 || shares[i].row != shares[i - 1].row) starts.push_back(static_cast<int64_t>(i));
