@@ -11,6 +11,7 @@
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/shape_inference.h"
+#include "machines.h"
 #include "team.h"
 
 #if defined(__x86_64__)
@@ -24,12 +25,6 @@ using tensorflow::OpKernel;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
-
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-#define EVERY_MACHINE __attribute__((target_clones("avx512f", "avx2", "default")))
-#else
-#define EVERY_MACHINE
-#endif
 
 constexpr int kLanes = 16;  // counters worked on side by side, for vector units
 

@@ -20,6 +20,7 @@
 #include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/framework/resource_var.h"
 #include "tensorflow/core/framework/shape_inference.h"
+#include "machines.h"
 #include "team.h"
 
 namespace recsys_harness {
@@ -31,13 +32,6 @@ using tensorflow::OpKernelContext;
 using tensorflow::Status;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
-
-// Built for the instruction sets of more than one machine; the loader takes the best that this one has.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-#define EVERY_MACHINE __attribute__((target_clones("avx512f", "avx2", "default")))
-#else
-#define EVERY_MACHINE
-#endif
 
 constexpr int kAhead = 16;  // rows fetched ahead of their use: a random row is a miss in every cache
 

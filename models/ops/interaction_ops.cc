@@ -15,6 +15,7 @@
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/shape_inference.h"
+#include "machines.h"
 #include "team.h"
 
 namespace recsys_harness {
@@ -27,9 +28,6 @@ using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
 
-// Instruction sets are those of the functions that these are inlined into.
-#define INLINE inline __attribute__((always_inline))
-
 // Compilers make no vectors of sums, whose order they may not change: these are vectors by themselves.
 template <int kLanes>
 struct Lanes {
@@ -38,12 +36,12 @@ struct Lanes {
 using Four = Lanes<4>::Vector;
 
 template <int kLanes>
-INLINE typename Lanes<kLanes>::Vector Load(const float* from) {
+ALWAYS_INLINE typename Lanes<kLanes>::Vector Load(const float* from) {
   return *reinterpret_cast<const typename Lanes<kLanes>::Vector*>(from);
 }
 
 template <int kLanes>
-INLINE Four Folded(const typename Lanes<kLanes>::Vector& sums) {
+ALWAYS_INLINE Four Folded(const typename Lanes<kLanes>::Vector& sums) {
   if constexpr (kLanes == 4) {
     return sums;
   } else {
@@ -55,7 +53,7 @@ INLINE Four Folded(const typename Lanes<kLanes>::Vector& sums) {
 }
 
 // The sums of four vectors' elements, side by side.
-INLINE Four SumsOf(const Four& a, const Four& b, const Four& c, const Four& d) {
+ALWAYS_INLINE Four SumsOf(const Four& a, const Four& b, const Four& c, const Four& d) {
   const Four ab = Four{a[0], b[0], a[1], b[1]} + Four{a[2], b[2], a[3], b[3]};
   const Four cd = Four{c[0], d[0], c[1], d[1]} + Four{c[2], d[2], c[3], d[3]};
   return Four{ab[0], ab[1], cd[0], cd[1]} + Four{ab[2], ab[3], cd[2], cd[3]};
@@ -69,7 +67,7 @@ constexpr int kMostLanes = 16;
 // Products of a sample's vectors, those below the diagonal or on it too, row by row. vectors: (count, width), width a
 // multiple of the lanes.
 template <int kLanes>
-INLINE void Products(const float* vectors, int64_t count, int64_t width, bool diagonal, float* products) {
+ALWAYS_INLINE void Products(const float* vectors, int64_t count, int64_t width, bool diagonal, float* products) {
   for (int64_t top = 0; top < count; top += kTileRows) {
     const int64_t columns = std::min(top + kTileRows - 1, count - 1) + diagonal;
     // Where a tile hangs over, the last vector is taken again and its products are not kept.
@@ -103,7 +101,7 @@ INLINE void Products(const float* vectors, int64_t count, int64_t width, bool di
 
 // Sums of a sample's vectors with weights: of `width` elements from the i-th on, kVectors times the lanes of them.
 template <int kLanes, int kVectors>
-INLINE void Tile(const float* const* weights, const float* vectors, int64_t count, int64_t width, int64_t i,
+ALWAYS_INLINE void Tile(const float* const* weights, const float* vectors, int64_t count, int64_t width, int64_t i,
                  float* const* sums_to) {
   typename Lanes<kLanes>::Vector sums[kTileRows][kVectors];
   for (auto& row : sums) std::fill_n(row, kVectors, typename Lanes<kLanes>::Vector{});
@@ -118,7 +116,8 @@ INLINE void Tile(const float* const* weights, const float* vectors, int64_t coun
 
 // kTileRows weighted sums of a sample's vectors.
 template <int kLanes>
-INLINE void Sums(const float* const* weights, const float* vectors, int64_t count, int64_t width, float* const* to) {
+ALWAYS_INLINE void Sums(const float* const* weights, const float* vectors, int64_t count, int64_t width,
+                        float* const* to) {
   int64_t i = 0;
   for (; i + kTileColumns * kLanes <= width; i += kTileColumns * kLanes) {
     Tile<kLanes, kTileColumns>(weights, vectors, count, width, i, to);
@@ -147,16 +146,16 @@ DEFINE_KERNELS(AnyMachine, 4, )
 #if defined(__x86_64__)
 // By hand and not by target_clones as elsewhere: the number of lanes is another one for each, and "avx2" alone there has
 // no fused multiply-add.
-DEFINE_KERNELS(Avx2, 8, __attribute__((target("avx2,fma"))))
-DEFINE_KERNELS(Avx512, 16, __attribute__((target("avx512f"))))
+DEFINE_KERNELS(Avx2, 8, FOR_AVX2)
+DEFINE_KERNELS(Avx512, 16, FOR_AVX512)
 #endif
 
 const Kernels& Fastest() {
 #if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx512f")) return kAvx512;
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return kAvx2;
-#endif
+  return BestOf(kAnyMachine, kAvx2, kAvx512);
+#else
   return kAnyMachine;
+#endif
 }
 
 // What both operations are told.

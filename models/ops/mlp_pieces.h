@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <cstring>
 
-#define ALWAYS_INLINE inline __attribute__((always_inline))
+#include "machines.h"
 
 namespace recsys_harness {
 namespace {
@@ -280,16 +280,13 @@ struct Instructions {
 
 INSTRUCTIONS(kAny, 4, );
 #if defined(__x86_64__)
-INSTRUCTIONS(kAvx2, 8, __attribute__((target("avx2,fma"))));
-INSTRUCTIONS(kAvx512, 16, __attribute__((target("avx512f,avx2,fma"))));
+INSTRUCTIONS(kAvx2, 8, FOR_AVX2);
+INSTRUCTIONS(kAvx512, 16, FOR_AVX512);
 #endif
 
 const Instructions& Best() {
 #if defined(__x86_64__)
-  static const Instructions& best = __builtin_cpu_supports("avx512f") ? kAvx512
-                                    : __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? kAvx2
-                                                                                                       : kAny;
-  return best;
+  return BestOf(kAny, kAvx2, kAvx512);
 #else
   return kAny;
 #endif

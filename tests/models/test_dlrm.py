@@ -1,3 +1,5 @@
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -150,6 +152,14 @@ def test_the_order_of_vectors_and_of_products_is_the_documented_one():
             assert np.abs(model(batch).numpy() - wrong).max() > 0.1, (case, other)
 
 
+def logits_and_gradients(model, embedded, numerical):
+    """Logits and the gradients of their sum, of the dense variables and then of the embeddings."""
+    with tf.GradientTape() as tape:
+        tape.watch(embedded)
+        logits = model.dense_logits(embedded, numerical, seed=SEED, training=True)
+    return logits, *tape.gradient(logits, [*model.dense_variables()["main"], *embedded])
+
+
 @pytest.mark.parametrize("case", ["dot", "dot, self-interaction"])
 def test_the_dot_interaction_of_our_kernel_and_of_tensorflow_is_one(case, monkeypatch):
     if custom_ops.interaction_ops() is None:
@@ -159,12 +169,7 @@ def test_the_dot_interaction_of_our_kernel_and_of_tensorflow_is_one(case, monkey
     randomize(model)
     batch = make_batch(spec)
     embedded = model.embed(tf.constant(batch["ids"]))
-
-    def run(embedded, numerical):
-        with tf.GradientTape() as tape:
-            tape.watch(embedded)
-            logits = model.dense_logits(embedded, numerical, seed=SEED, training=True)
-        return logits, *tape.gradient(logits, [*model.dense_variables()["main"], *embedded])
+    run = functools.partial(logits_and_gradients, model)
 
     def traced_and_run():
         traced = tf.function(run, autograph=False).get_concrete_function(embedded, tf.constant(batch["numerical"]))
@@ -190,10 +195,8 @@ def test_xla_equals_eager(case):
     embedded = model.embed(tf.constant(batch["ids"]))
 
     def run(embedded, numerical):
-        with tf.GradientTape() as tape, custom_ops.only_tensorflow():
-            tape.watch(embedded)
-            logits = model.dense_logits(embedded, numerical, seed=SEED, training=True)
-        return logits, *tape.gradient(logits, [*model.dense_variables()["main"], *embedded])
+        with custom_ops.only_tensorflow():
+            return logits_and_gradients(model, embedded, numerical)
 
     numerical = tf.constant(batch["numerical"])
     compiled = tf.function(run, jit_compile=True, autograph=False)(embedded, numerical)
