@@ -53,7 +53,7 @@ def dropout_ops() -> ModuleType | None:
 
 
 def mlp_ops() -> ModuleType | None:
-    """recsys_mlp, see models/ops/mlp_ops.cc; None while `only_tensorflow` is entered."""
+    """recsys_mlp and recsys_trained_mlp, see models/ops/mlp_ops.cc; None while `only_tensorflow` is entered."""
     return None if _only_tensorflow.get() else _library()
 
 

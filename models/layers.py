@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from models import custom_ops
+from models import backward_training, custom_ops
 
 
 class SeededReluDropout(keras.layers.Layer):
@@ -207,7 +207,11 @@ class MLP(keras.layers.Layer):
         """(rows, input width) -> (rows, last units). `seed`: (2,) int32, see SeededReluDropout."""
         if self._is_one_kernel(inputs, training):
             kernels, biases = zip(*((layer.kernel.value, layer.bias.value) for layer in self._dense), strict=True)
-            return custom_ops.mlp_ops().recsys_mlp(inputs, kernels, biases, of_inputs=not self._reads_data).outputs
+            ops, of_inputs = custom_ops.mlp_ops(), not self._reads_data
+            if backward_training.take([*kernels, *biases]):
+                handles = ([variable.handle for variable in variables] for variables in (kernels, biases))
+                return ops.recsys_trained_mlp(inputs, *handles, of_inputs=of_inputs).outputs
+            return ops.recsys_mlp(inputs, kernels, biases, of_inputs=of_inputs).outputs
         hidden = inputs
         # A number for each layer of each step: step + index would give a layer the mask of its neighbour a step ago.
         layers = len(self._dense)

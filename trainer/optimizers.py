@@ -27,12 +27,14 @@ class RowOptimizer(abc.ABC):
       slots_per_row: 4-byte slot values for each row of a table, however many columns it has.
       lazy: whether a table's weights without a gradient miss what a dense update would have done to them.
       couples_columns: whether the update of a row needs all of its columns at once.
+      is_plain: whether a dense update is w -= rate * g and nothing else.
     """
 
     slots_per_weight: ClassVar[int]
     slots_per_row: ClassVar[int]
     lazy: ClassVar[bool] = False
     couples_columns: ClassVar[bool] = False
+    is_plain: ClassVar[bool] = False
 
     def __init__(self):
         self._slots: dict[int, dict[str, tf.Variable]] = {}
@@ -109,6 +111,7 @@ class SGD(RowOptimizer):
 
     slots_per_weight = 0
     slots_per_row = 0
+    is_plain = True
 
     def create_slots(self, variable: tf.Variable, *, is_table: bool) -> None:
         self._slots[id(variable)] = {}

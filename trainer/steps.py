@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from models import custom_ops
+from models.backward_training import BackwardTrainer
 from models.click_model import ClickModel
 from trainer.optimizers import all_finite
 from trainer.reduction import Reduction
@@ -69,25 +70,31 @@ def make_train_step(
     dense_variables = [variable for _, variable in state.dense()]
 
     @tf.function(jit_compile=xla, autograph=False)
-    def dense_part(embedded, numerical, labels, dropout_seed, loss_scale):
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch(dense_variables)
-            tape.watch(embedded)
-            with custom_ops.only_tensorflow() if xla else contextlib.nullcontext():
-                logits = model.dense_logits(embedded, numerical, seed=dropout_seed, training=True)
-            losses = tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits)
-            loss = tf.reduce_sum(losses) / global_batch_size
-            scaled = loss * loss_scale
-        gradients = tape.gradient(scaled, dense_variables + embedded)
-        return loss, gradients[: len(dense_variables)], gradients[len(dense_variables) :]
+    def dense_part(embedded, numerical, labels, dropout_seed, loss_scale, backward_rate=None):
+        trainer = BackwardTrainer([] if backward_rate is None else dense_variables, backward_rate)
+        with trainer.entered():
+            with tf.GradientTape(watch_accessed_variables=False) as tape:
+                tape.watch(dense_variables)
+                tape.watch(embedded)
+                with custom_ops.only_tensorflow() if xla else contextlib.nullcontext():
+                    logits = model.dense_logits(embedded, numerical, seed=dropout_seed, training=True)
+                losses = tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits)
+                loss = tf.reduce_sum(losses) / global_batch_size
+                scaled = loss * loss_scale
+            gradients = tape.gradient(scaled, dense_variables + embedded)
+        gradients, upstream = gradients[: len(dense_variables)], gradients[len(dense_variables) :]
+        for variable, gradient in zip(dense_variables, gradients, strict=True):
+            if (gradient is None) != trainer.trains(variable):
+                raise RuntimeError(f"{variable.name} has no gradient, or one that has been applied")
+        return loss, gradients, upstream
 
     tables = [*model.embeddings.replicated, *model.embeddings.sharded]
     num_replicated = len(model.embeddings.replicated)
 
     straight = updates_from_pools(state, reduction)
+    in_backward = trains_in_backward(state, reduction)
 
-    def apply(dense_gradients, table_gradients):
-        rates = {group: schedule(state.applied_steps) for group, schedule in schedules.items()}
+    def apply(dense_gradients, table_gradients, rates):
         apply_dense(state, dense_gradients, rates)
         for table, found in zip(tables, table_gradients, strict=True):
             optimizer, rate = state.optimizers[table.group], rates[table.group]
@@ -107,12 +114,16 @@ def make_train_step(
         with reduction.comm.counting() as wire:
             lookup = model.embeddings.lookup(batch["ids"])
             loss_scale = state.loss_scale.read_value()
+            rates = {
+                group: tf.convert_to_tensor(schedule(state.applied_steps)) for group, schedule in schedules.items()
+            }
             loss, dense_gradients, upstream = dense_part(
                 lookup.embedded,
                 batch["numerical"],
                 batch["labels"],
                 tf.stack([tf.constant(seed), step]),
                 loss_scale,
+                rates[in_backward] if in_backward else None,
             )
             slices = [] if straight else model.embeddings.row_gradients(lookup, upstream)
             slices, own = slices[:num_replicated], slices[num_replicated:]
@@ -133,11 +144,11 @@ def make_train_step(
             finite = all_finite(summed)
             if tells_overflow:
                 finite &= extras[-1] == 0.0
-            applied = tf.cond(finite, lambda: apply(dense_gradients, slices), lambda: tf.zeros(()))
+            applied = tf.cond(finite, lambda: apply(dense_gradients, slices, rates), lambda: tf.zeros(()))
             if state.dynamic_loss_scale:
                 _update_loss_scale(state, finite)
         else:
-            applied = apply(dense_gradients, slices)
+            applied = apply(dense_gradients, slices, rates)
         return {"loss": extras[0], "signals": extras[1 : 1 + signals.shape[0]], "skipped": 1.0 - applied, **sent}
 
     train_step.dense_part = dense_part  # so that a record can say what of it was compiled
@@ -145,12 +156,18 @@ def make_train_step(
 
 
 def apply_dense(state: TrainState, gradients: Sequence[tf.Tensor], rates: Mapping[str, tf.Tensor]) -> None:
-    """Updates the dense variables, in the order of `state.dense()`, with the rate of each optimizer group."""
+    """Updates the dense variables with the rate of each optimizer group.
+
+    Args:
+      state: has the variables and their optimizers.
+      gradients: in the order of `state.dense()`; None where the variable was trained in the backward pass.
+      rates: by optimizer group.
+    """
     for group, optimizer in state.optimizers.items():
         pairs = [
             (variable, gradient)
             for (its_group, variable), gradient in zip(state.dense(), gradients, strict=True)
-            if its_group == group
+            if its_group == group and gradient is not None
         ]
         optimizer.apply_all_dense(pairs, rates[group], state.applied_steps)
 
@@ -167,6 +184,18 @@ def updates_from_pools(state: TrainState, reduction: Reduction) -> bool:
         and not _may_overflow(state, reduction)
         and all(state.optimizers[table.group].applies_pools(table) for table in embeddings.replicated)
     )
+
+
+def trains_in_backward(state: TrainState, reduction: Reduction) -> str | None:
+    """The optimizer group whose layers may be trained by the operations that work out their gradients, if there is one.
+
+    With one process, gradients that are always applied and plain SGD, nobody else needs those gradients.
+    """
+    groups = {group for group, _ in state.dense()}
+    if reduction.comm.size > 1 or _may_overflow(state, reduction) or len(groups) != 1:
+        return None
+    (group,) = groups
+    return group if state.optimizers[group].is_plain else None
 
 
 def _may_overflow(state: TrainState, reduction: Reduction) -> bool:

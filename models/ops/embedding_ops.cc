@@ -17,11 +17,10 @@
 
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
-#include "tensorflow/core/framework/resource_mgr.h"
-#include "tensorflow/core/framework/resource_var.h"
 #include "tensorflow/core/framework/shape_inference.h"
 #include "machines.h"
 #include "team.h"
+#include "variables.h"
 
 namespace recsys_harness {
 namespace {
@@ -113,16 +112,6 @@ class Layout {
   int64_t dim = 0;
   bool mean = false, sum_features = false;
 };
-
-// Before an update: if somebody still reads the old values, as a variable's reader may expect, they keep them.
-Status KeepForReaders(OpKernelContext* context, Tensor* table) {
-  if (table->RefCountIsOne()) return tensorflow::OkStatus();
-  Tensor copy;
-  TF_RETURN_IF_ERROR(context->allocate_temp(tensorflow::DT_FLOAT, table->shape(), &copy));
-  std::memcpy(copy.flat<float>().data(), table->flat<float>().data(), table->TotalBytes());
-  *table = copy;
-  return tensorflow::OkStatus();
-}
 
 // A sum of rows: where it goes, how many of the rows are its own, and what they count.
 struct Pool {
@@ -423,30 +412,17 @@ class SubtractDense : public OpKernel {
     OP_REQUIRES_OK(context, context->input_list("variables", &handles));
     OP_REQUIRES_OK(context, context->input_list("values", &values));
     const float scale = context->input(2 * handles.size()).scalar<float>()();
-    std::vector<tensorflow::core::RefCountPtr<tensorflow::Var>> variables(handles.size());
-    std::vector<tensorflow::Var*> in_order;
+    LockedVariables variables;
+    OP_REQUIRES_OK(context, variables.Lock(context, {&handles}));
     for (int i = 0; i < handles.size(); ++i) {
-      const tensorflow::ResourceHandle& handle = handles[i].scalar<tensorflow::ResourceHandle>()();
-      OP_REQUIRES_OK(context, tensorflow::LookupResource(context, handle, &variables[i]));
-      in_order.push_back(variables[i].get());
-    }
-    // By address, so that two of these never wait for each other.
-    std::sort(in_order.begin(), in_order.end());
-    OP_REQUIRES(context, std::adjacent_find(in_order.begin(), in_order.end()) == in_order.end(),
-                tensorflow::errors::InvalidArgument("a variable is named twice"));
-    std::vector<std::unique_ptr<tensorflow::mutex_lock>> locks;
-    for (tensorflow::Var* variable : in_order) {
-      locks.push_back(std::make_unique<tensorflow::mutex_lock>(*variable->mu()));
+      OP_REQUIRES(context, variables.values(i)->shape() == values[i].shape(),
+                  tensorflow::errors::InvalidArgument("values of shape ", values[i].shape().DebugString(),
+                                                      " for a variable of shape ",
+                                                      variables.values(i)->shape().DebugString()));
     }
     std::vector<Piece> pieces;
     for (int i = 0; i < handles.size(); ++i) {
-      Tensor* target = variables[i]->tensor();
-      OP_REQUIRES(context, target->shape() == values[i].shape(),
-                  tensorflow::errors::InvalidArgument("values of shape ", values[i].shape().DebugString(),
-                                                      " for a variable of shape ", target->shape().DebugString()));
-    }
-    for (int i = 0; i < handles.size(); ++i) {
-      Tensor* target = variables[i]->tensor();
+      Tensor* target = variables.values(i);
       OP_REQUIRES_OK(context, KeepForReaders(context, target));
       for (int64_t start = 0; start < target->NumElements(); start += kPiece) {
         pieces.push_back({target->flat<float>().data() + start, values[i].flat<float>().data() + start,

@@ -18,6 +18,7 @@
 #include "tensorflow/core/framework/shape_inference.h"
 #include "mlp_pieces.h"
 #include "team.h"
+#include "variables.h"
 
 namespace recsys_harness {
 namespace {
@@ -27,6 +28,7 @@ using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::OpInputList;
 using tensorflow::OpOutputList;
+using tensorflow::Status;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
 
@@ -41,15 +43,33 @@ TensorShape PanelShape(int64_t rows, int64_t width) {
 float* Data(Tensor& tensor) { return tensor.flat<float>().data(); }
 const float* Data(const Tensor& tensor) { return tensor.flat<float>().data(); }
 
+// The weights of layers: what a list names, as they are now.
+Status Read(OpKernelContext* context, const char* name, std::vector<Tensor>* found) {
+  OpInputList list;
+  TF_RETURN_IF_ERROR(context->input_list(name, &list));
+  for (int i = 0; i < list.size(); ++i) {
+    if (list[i].dtype() != tensorflow::DT_RESOURCE) {
+      found->push_back(list[i]);
+      continue;
+    }
+    tensorflow::core::RefCountPtr<tensorflow::Var> variable;
+    TF_RETURN_IF_ERROR(
+        tensorflow::LookupResource(context, list[i].scalar<tensorflow::ResourceHandle>()(), &variable));
+    tensorflow::tf_shared_lock lock(*variable->mu());
+    found->push_back(*variable->tensor());
+  }
+  return tensorflow::OkStatus();
+}
+
 class Mlp : public OpKernel {
  public:
   explicit Mlp(OpKernelConstruction* context) : OpKernel(context) {}
 
   void Compute(OpKernelContext* context) override {
     const Tensor& inputs = context->input(0);
-    OpInputList kernels, biases;
-    OP_REQUIRES_OK(context, context->input_list("kernels", &kernels));
-    OP_REQUIRES_OK(context, context->input_list("biases", &biases));
+    std::vector<Tensor> kernels, biases;
+    OP_REQUIRES_OK(context, Read(context, "kernels", &kernels));
+    OP_REQUIRES_OK(context, Read(context, "biases", &biases));
     OP_REQUIRES(context, inputs.dims() == 2 && inputs.dim_size(0) <= kMostRows,
                 tensorflow::errors::InvalidArgument("inputs must be a matrix of at most ", kMostRows, " rows, got ",
                                                     inputs.shape().DebugString()));
@@ -93,19 +113,22 @@ class Mlp : public OpKernel {
   }
 };
 
+// The gradients of the inputs and of the weights, or, where the weights are variables, a step against their gradients.
 class MlpGradient : public OpKernel {
  public:
   explicit MlpGradient(OpKernelConstruction* context) : OpKernel(context) {
     OP_REQUIRES_OK(context, context->GetAttr("of_inputs", &of_inputs_));
+    trains_ = context->input_type(2) == tensorflow::DT_RESOURCE;
   }
 
   void Compute(OpKernelContext* context) override {
     const Tensor& upstream = context->input(0);
     const Tensor& outputs = context->input(1);
-    OpInputList kernels, panels;
-    OP_REQUIRES_OK(context, context->input_list("kernels", &kernels));
+    OpInputList panels;
+    std::vector<Tensor> kernels;
+    OP_REQUIRES_OK(context, Read(context, "kernels", &kernels));
     OP_REQUIRES_OK(context, context->input_list("panels", &panels));
-    const int64_t layers = kernels.size(), rows = upstream.dim_size(0);
+    const int64_t layers = panels.size(), rows = upstream.dim_size(0);
     OP_REQUIRES(context, upstream.dims() == 2 && upstream.shape() == outputs.shape() && rows <= kMostRows &&
                              kernels[layers - 1].dim_size(1) == upstream.dim_size(1),
                 tensorflow::errors::InvalidArgument("gradient of shape ", upstream.shape().DebugString(),
@@ -115,12 +138,9 @@ class MlpGradient : public OpKernel {
                   tensorflow::errors::InvalidArgument("panels of shape ", panels[i].shape().DebugString()));
     }
     Tensor* input_gradient = nullptr;
-    OpOutputList kernel_gradients, bias_gradients;
     OP_REQUIRES_OK(context, context->allocate_output(
                                 0, of_inputs_ ? TensorShape({rows, kernels[0].dim_size(0)}) : TensorShape({0, 0}),
                                 &input_gradient));
-    OP_REQUIRES_OK(context, context->output_list("kernel_gradients", &kernel_gradients));
-    OP_REQUIRES_OK(context, context->output_list("bias_gradients", &bias_gradients));
     const Instructions& own = Best();
     const int64_t count = CeilDiv(rows, own.panel), samples = count * own.panel;
     auto work = std::make_shared<Work>();
@@ -129,9 +149,6 @@ class MlpGradient : public OpKernel {
     int64_t multiply_adds = 0;
     for (int64_t i = 0; i < layers; ++i) {
       const int64_t width = kernels[i].dim_size(0), units = kernels[i].dim_size(1);
-      Tensor *kernel = nullptr, *bias = nullptr;
-      OP_REQUIRES_OK(context, kernel_gradients.allocate(i, kernels[i].shape(), &kernel));
-      OP_REQUIRES_OK(context, bias_gradients.allocate(i, TensorShape({units}), &bias));
       OP_REQUIRES_OK(context, context->allocate_temp(tensorflow::DT_FLOAT, PanelShape(rows, units), &gradients[2 * i]));
       OP_REQUIRES_OK(context, context->allocate_temp(tensorflow::DT_FLOAT,
                                                      TensorShape({CeilDiv(units, own.panel), samples, own.panel}),
@@ -140,9 +157,15 @@ class MlpGradient : public OpKernel {
       all[i].x = Data(panels[i]);
       all[i].dy = Data(gradients[2 * i]);
       all[i].dy_rows = Data(gradients[2 * i + 1]);
-      all[i].kernel_gradient = Data(*kernel), all[i].bias_gradient = Data(*bias);
       if (i > 0) all[i].dx = Data(gradients[2 * i - 2]), all[i].dx_rows = Data(gradients[2 * i - 1]);
       multiply_adds += 2 * rows * width * units;
+    }
+    LockedVariables variables;
+    if (trains_) {
+      kernels.clear();  // or they would count as somebody who still reads the values of now
+      OP_REQUIRES_OK(context, Train(context, &variables, &all));
+    } else {
+      OP_REQUIRES_OK(context, WriteGradients(context, &all));
     }
     if (of_inputs_) all[0].input_gradient = Data(*input_gradient);
     const int64_t units = all.back().units;
@@ -151,6 +174,15 @@ class MlpGradient : public OpKernel {
       const int64_t first = piece * kColumns;
       own.pack(Data(upstream), Data(outputs), rows, units, first, std::min(first + kColumns, units), last, last_rows);
     });
+    const auto of_weights = [&](const Layer& layer, int after) {
+      const int64_t lines = PartSize(layer.width, kTile, 256), parts = CeilDiv(layer.width, lines);
+      work->Phase(parts * CeilDiv(layer.units, kColumns), after, [&layer, &own, lines, parts](int64_t piece) {
+        const int64_t first = piece % parts * lines;
+        own.kernel_gradient(layer, first, std::min(first + lines, layer.width), piece / parts * kColumns);
+      });
+    };
+    // The weights of a layer come behind the inputs of the layer before it: by then nobody reads them any more, so that
+    // they can be changed, and there is something to do while the last of those inputs are worked out.
     for (int64_t i = layers - 1; i >= 0; --i) {
       const Layer& layer = all[i];
       const int known = phase;  // when the gradient of the layer's outputs is
@@ -158,26 +190,69 @@ class MlpGradient : public OpKernel {
         phase = work->Phase(CeilDiv(layer.width, kLines), known,
                             [&](int64_t piece) { own.input_gradient(layer, piece * kLines); });
       }
-      // Behind it, to have something to do while the last of it is worked out.
-      const int64_t lines = PartSize(layer.width, kTile, 256), parts = CeilDiv(layer.width, lines);
-      work->Phase(parts * CeilDiv(layer.units, kColumns), known, [&layer, &own, lines, parts](int64_t piece) {
-        const int64_t first = piece % parts * lines;
-        own.kernel_gradient(layer, first, std::min(first + lines, layer.width), piece / parts * kColumns);
-      });
+      if (i + 1 < layers) of_weights(all[i + 1], known);
     }
+    of_weights(all[0], phase);
     RunOnTeam(context, work, multiply_adds / kWorkOfAThread + 1);
   }
 
  private:
-  bool of_inputs_;
+  // Where the gradients of the weights go: to the outputs.
+  static Status WriteGradients(OpKernelContext* context, std::vector<Layer>* layers) {
+    OpOutputList kernels, biases;
+    TF_RETURN_IF_ERROR(context->output_list("kernel_gradients", &kernels));
+    TF_RETURN_IF_ERROR(context->output_list("bias_gradients", &biases));
+    for (size_t i = 0; i < layers->size(); ++i) {
+      Layer& layer = (*layers)[i];
+      Tensor *kernel = nullptr, *bias = nullptr;
+      TF_RETURN_IF_ERROR(kernels.allocate(i, TensorShape({layer.width, layer.units}), &kernel));
+      TF_RETURN_IF_ERROR(biases.allocate(i, TensorShape({layer.units}), &bias));
+      layer.kernel_gradient = Data(*kernel), layer.bias_gradient = Data(*bias);
+    }
+    return tensorflow::OkStatus();
+  }
+
+  // The variables, which are `variables` from now on, take them off instead.
+  static Status Train(OpKernelContext* context, LockedVariables* variables, std::vector<Layer>* layers) {
+    OpInputList kernels, biases;
+    const Tensor* rate = nullptr;
+    TF_RETURN_IF_ERROR(context->input_list("kernels", &kernels));
+    TF_RETURN_IF_ERROR(context->input_list("biases", &biases));
+    TF_RETURN_IF_ERROR(context->input("rate", &rate));
+    TF_RETURN_IF_ERROR(variables->Lock(context, {&kernels, &biases}));
+    const int64_t count = layers->size();
+    for (int64_t i = 0; i < count; ++i) {
+      Layer& layer = (*layers)[i];
+      Tensor *kernel = variables->values(i), *bias = variables->values(count + i);
+      if (kernel->shape() != TensorShape({layer.width, layer.units}) || bias->NumElements() != layer.units) {
+        return tensorflow::errors::InvalidArgument("kernel ", kernel->shape().DebugString(), " and bias ",
+                                                   bias->shape().DebugString(), " for a layer of ", layer.width, " x ",
+                                                   layer.units);
+      }
+      TF_RETURN_IF_ERROR(KeepForReaders(context, kernel));
+      TF_RETURN_IF_ERROR(KeepForReaders(context, bias));
+      layer.kernel = layer.trained_kernel = Data(*kernel);
+      layer.trained_bias = Data(*bias);
+      layer.rate = rate->scalar<float>()();
+    }
+    return tensorflow::OkStatus();
+  }
+
+  bool of_inputs_, trains_;
 };
+
+// Shape of input `i`, which may be a variable.
+tensorflow::shape_inference::ShapeHandle ShapeOf(tensorflow::shape_inference::InferenceContext* context, int i) {
+  const auto* of_variable = context->input_handle_shapes_and_types(i);
+  return of_variable == nullptr || of_variable->empty() ? context->input(i) : of_variable->front().shape;
+}
 
 absl::Status MlpShape(tensorflow::shape_inference::InferenceContext* context) {
   int64_t layers;
   TF_RETURN_IF_ERROR(context->GetAttr("N", &layers));
   tensorflow::shape_inference::ShapeHandle inputs, kernel;
   TF_RETURN_IF_ERROR(context->WithRank(context->input(0), 2, &inputs));
-  TF_RETURN_IF_ERROR(context->WithRank(context->input(layers), 2, &kernel));
+  TF_RETURN_IF_ERROR(context->WithRank(ShapeOf(context, layers), 2, &kernel));
   context->set_output(0, context->Matrix(context->Dim(inputs, 0), context->Dim(kernel, 1)));
   for (int64_t i = 1; i <= layers; ++i) context->set_output(i, context->UnknownShapeOfRank(2));
   return absl::OkStatus();
@@ -193,6 +268,11 @@ absl::Status MlpGradientShape(tensorflow::shape_inference::InferenceContext* con
     context->set_output(1 + i, kernel);
     context->set_output(1 + layers + i, context->Vector(context->Dim(kernel, 1)));
   }
+  return absl::OkStatus();
+}
+
+absl::Status TrainMlpShape(tensorflow::shape_inference::InferenceContext* context) {
+  context->set_output(0, context->UnknownShapeOfRank(2));
   return absl::OkStatus();
 }
 
@@ -221,6 +301,34 @@ REGISTER_OP("RecsysMlpGradient")
     .Attr("of_inputs: bool")
     .SetShapeFn(MlpGradientShape);
 
+// The same with variables as weights, which its gradient trains: RecsysTrainMlp.
+REGISTER_OP("RecsysTrainedMlp")
+    .Input("inputs: float")
+    .Input("kernels: N * resource")
+    .Input("biases: N * resource")
+    .Output("outputs: float")
+    .Output("panels: N * float")
+    .Attr("N: int >= 1")
+    .Attr("of_inputs: bool = true")
+    .SetIsStateful()
+    .SetShapeFn(MlpShape);
+
+// The gradient of the inputs as above; kernels and biases -= rate * their gradients, in place.
+REGISTER_OP("RecsysTrainMlp")
+    .Input("upstream: float")
+    .Input("outputs: float")
+    .Input("kernels: N * resource")
+    .Input("biases: N * resource")
+    .Input("panels: N * float")
+    .Input("rate: float")
+    .Output("input_gradient: float")
+    .Attr("N: int >= 1")
+    .Attr("of_inputs: bool")
+    .SetIsStateful()
+    .SetShapeFn(TrainMlpShape);
+
+REGISTER_KERNEL_BUILDER(Name("RecsysTrainedMlp").Device(tensorflow::DEVICE_CPU), Mlp)
+REGISTER_KERNEL_BUILDER(Name("RecsysTrainMlp").Device(tensorflow::DEVICE_CPU), MlpGradient)
 REGISTER_KERNEL_BUILDER(Name("RecsysMlp").Device(tensorflow::DEVICE_CPU), Mlp)
 REGISTER_KERNEL_BUILDER(Name("RecsysMlpGradient").Device(tensorflow::DEVICE_CPU), MlpGradient)
 

@@ -45,6 +45,8 @@ struct Layer {
   float* dx_rows;       // the same in the order of dy_rows, may be null
   float* input_gradient;  // gradient of the inputs as rows, where nothing made them; may be null
   float* kernel_gradient, *bias_gradient;
+  float* trained_kernel, *trained_bias;  // what takes a step against its gradient, in place of the gradients; may be null
+  float rate;                            // of that step
 };
 
 // The arithmetic, for vectors of L elements.
@@ -56,15 +58,18 @@ struct Math {
   static ALWAYS_INLINE Vector Load(const float* from) { return *reinterpret_cast<const Vector*>(from); }
   static ALWAYS_INLINE void Store(float* to, Vector vector) { *reinterpret_cast<Vector*>(to) = vector; }
 
-  // c (kTile, kPanel) (+)= sum of a[i, p] b[p, :] over p of [0, terms) of each of `outer` blocks.
+  // c (kTile, kPanel) (+)= sum of a[i, p] b[p, :] over p of [0, terms) of each of `outer` blocks; where there is a rate,
+  // c -= rate times the sum.
   template <int kStep>
   static ALWAYS_INLINE void Tile(const float* a, int64_t a_line, int64_t a_outer, const float* b, int64_t b_outer,
-                                 int64_t outer, int64_t terms, bool add, float* c, int64_t c_line) {
+                                 int64_t outer, int64_t terms, bool add, float* c, int64_t c_line,
+                                 const float* rate = nullptr) {
     Vector left[kTile], right[kTile];
 #pragma GCC unroll 6
     for (int64_t i = 0; i < kTile; ++i) {
       left[i] = add ? Load(c + i * c_line) : Vector{};
       right[i] = add ? Load(c + i * c_line + L) : Vector{};
+      if (rate != nullptr) __builtin_prefetch(c + i * c_line, 1);
     }
     for (int64_t o = 0; o < outer; ++o, a += a_outer, b += b_outer) {
       const float *at = a, *bt = b;
@@ -80,8 +85,8 @@ struct Math {
     }
 #pragma GCC unroll 6
     for (int64_t i = 0; i < kTile; ++i) {
-      Store(c + i * c_line, left[i]);
-      Store(c + i * c_line + L, right[i]);
+      Store(c + i * c_line, rate == nullptr ? left[i] : Load(c + i * c_line) - *rate * left[i]);
+      Store(c + i * c_line + L, rate == nullptr ? right[i] : Load(c + i * c_line + L) - *rate * right[i]);
     }
   }
 
@@ -221,24 +226,35 @@ struct Math {
     }
   }
 
-  // Gradient of the kernel's lines [first_line, last_line) in columns [first, first + kColumns), and of the bias.
+  // Gradient of the kernel's lines [first_line, last_line) in columns [first, first + kColumns), and of the bias; or the
+  // step against it, for which it is not written down: a pass over memory less than gradient and update one by one.
   static ALWAYS_INLINE void KernelGradient(const Layer& layer, int64_t first_line, int64_t last_line, int64_t first) {
     const int64_t width = layer.width, units = layer.units, panels = layer.panels, samples = panels * kPanel;
     const int64_t last = std::min(first + kColumns, units);
+    const bool trained = layer.trained_kernel != nullptr;
     for (int64_t line = first_line; line < last_line; line += kTile) {
       const int64_t lines = std::min(kTile, last_line - line);
       for (int64_t column = first; column < last; column += kPanel) {
         const int64_t columns = std::min(kPanel, last - column);
         const float* a = layer.x + line * kPanel;
         const float* b = layer.dy_rows + column / kPanel * samples * kPanel;
-        float* to = layer.kernel_gradient + line * units + column;
+        float* to = (trained ? layer.trained_kernel : layer.kernel_gradient) + line * units + column;
         if (lines == kTile && columns == kPanel) {
-          Tile<1>(a, kPanel, width * kPanel, b, kPanel * kPanel, panels, kPanel, false, to, units);
+          if (trained) {
+            Tile<1>(a, kPanel, width * kPanel, b, kPanel * kPanel, panels, kPanel, false, to, units, &layer.rate);
+          } else {
+            Tile<1>(a, kPanel, width * kPanel, b, kPanel * kPanel, panels, kPanel, false, to, units);
+          }
           continue;
         }
         alignas(64) float c[kTile * kPanel];
         Tile<1>(a, kPanel, width * kPanel, b, kPanel * kPanel, panels, kPanel, false, c, kPanel);
-        for (int64_t i = 0; i < lines; ++i) std::memcpy(to + i * units, c + i * kPanel, sizeof(float) * columns);
+        for (int64_t i = 0; i < lines; ++i) {
+          for (int64_t j = 0; j < columns; ++j) {
+            const float gradient = c[i * kPanel + j];
+            to[i * units + j] = trained ? to[i * units + j] - layer.rate * gradient : gradient;
+          }
+        }
       }
     }
     if (first_line > 0) return;
@@ -251,7 +267,11 @@ struct Math {
       float parts[L], total = 0.0f;
       Store(parts, sum);
       for (const float part : parts) total += part;
-      layer.bias_gradient[unit] = total;
+      if (trained) {
+        layer.trained_bias[unit] -= layer.rate * total;
+      } else {
+        layer.bias_gradient[unit] = total;
+      }
     }
   }
 };

@@ -31,6 +31,12 @@ void Compare(const Values& ours, const std::vector<double>& expected) {
   }
 }
 
+std::vector<double> Step(const Values& weights, const std::vector<double>& gradients, double rate) {
+  std::vector<double> found(weights.begin(), weights.end());
+  for (size_t i = 0; i < found.size(); ++i) found[i] -= rate * gradients[i];
+  return found;
+}
+
 // One layer whose inputs a layer before it made, in all its pieces.
 void Check(int64_t rows, int64_t width, int64_t units) {
   const int64_t panels = CeilDiv(rows, kPanel), samples = panels * kPanel;
@@ -53,12 +59,19 @@ void Check(int64_t rows, int64_t width, int64_t units) {
   }
   layer.dy = dy.data(), layer.dy_rows = dy_rows.data(), layer.dx = dx.data(), layer.dx_rows = dx_rows.data();
   layer.kernel_gradient = kernel_gradient.data(), layer.bias_gradient = bias_gradient.data();
-  const int64_t lines = PartSize(width, kTile, 256);
-  for (int64_t line = 0; line < width; line += lines) {
-    for (int64_t first = 0; first < units; first += kColumns) {
-      Arithmetic::KernelGradient(layer, line, std::min(line + lines, width), first);
+  const auto of_weights = [&] {
+    const int64_t lines = PartSize(width, kTile, 256);
+    for (int64_t line = 0; line < width; line += lines) {
+      for (int64_t first = 0; first < units; first += kColumns) {
+        Arithmetic::KernelGradient(layer, line, std::min(line + lines, width), first);
+      }
     }
-  }
+  };
+  of_weights();
+  // Once more, and this time a copy of the weights is trained.
+  Values trained_kernel = kernel, trained_bias = bias;
+  layer.trained_kernel = trained_kernel.data(), layer.trained_bias = trained_bias.data(), layer.rate = 0.5f;
+  of_weights();
   for (int64_t first = 0; first < width; first += kLines) Arithmetic::InputGradient(layer, first);
   layer.input_gradient = input_gradient.data();
   for (int64_t first = 0; first < width; first += kLines) Arithmetic::InputGradient(layer, first);
@@ -81,6 +94,8 @@ void Check(int64_t rows, int64_t width, int64_t units) {
   Compare(y_rows, outputs);
   Compare(kernel_gradient, of_kernel);
   Compare(bias_gradient, of_bias);
+  Compare(trained_kernel, Step(kernel, of_kernel, layer.rate));
+  Compare(trained_bias, Step(bias, of_bias, layer.rate));
   Compare(input_gradient, of_inputs);
   // In panels: through the ReLU that made the inputs, and in the order of rows as well.
   Values as_rows(rows * width), as_panels(rows * width);

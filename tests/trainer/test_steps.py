@@ -5,12 +5,14 @@ import pytest
 import tensorflow as tf
 from step_cases import BATCH, SEED, PlainTraining, bits, make_batch, make_model, make_state, make_step, precision, run
 
+from benchmarks import workloads
+from benchmarks.our_steps import OurSteps, as_tensors
 from models import custom_ops
 from trainer.distributed import SingleProcess
 from trainer.optimizers import SGD, Adagrad
 from trainer.reduction import Reduction
 from trainer.state import INITIAL_LOSS_SCALE
-from trainer.steps import make_eval_step, updates_from_pools
+from trainer.steps import make_eval_step, trains_in_backward, updates_from_pools
 
 STEPS = 20
 
@@ -344,3 +346,40 @@ def test_ranks_need_the_gradients_of_rows():
     state = make_state(optimizers={"wide": SGD(), "deep": SGD()})
     assert not updates_from_pools(state, Reduction(two, ("gather",) * 3))
     assert not updates_from_pools(state, Reduction(SingleProcess(), ("gather",) * 3, half=True))
+
+
+def dlrm(**changes):
+    settings = {"learning_rate": 0.5, "global_batch_size": BATCH, **changes}
+    return workloads.dlrm_tiny("fixed", shrink=32).changed(**settings)
+
+
+def test_layers_trained_in_the_backward_pass_have_the_same_weights(monkeypatch):
+    if custom_ops.mlp_ops() is None:
+        pytest.skip("the kernels are not built: python -m models.custom_ops")
+    found = []
+    for plain in (True, False):
+        monkeypatch.setattr(SGD, "is_plain", plain)
+        ours = OurSteps(dlrm())
+        batches = ours.workload.batches(4)
+        losses = ours.losses(batches)
+        graph = ours.train_step.get_concrete_function(as_tensors(batches)[0], tf.zeros((2,)), tf.constant(0)).graph
+        kernels = {node.op for function in graph.as_graph_def().library.function for node in function.node_def}
+        assert ("RecsysTrainMlp" in kernels) == ("RecsysTrainedMlp" in kernels) == plain
+        assert ("RecsysMlpGradient" in kernels) == ("RecsysMlp" in kernels) != plain
+        found.append([losses, *(variable.numpy() for variable in ours.state.variables())])
+    assert np.ptp(losses) > 0.001
+    for ours, theirs in zip(*found, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-6)
+
+
+def test_who_needs_gradients_of_dense_layers():
+    """Other ranks, a loss scale, float16 on the wire, slots, and groups with rates of their own."""
+    one, two = (Reduction(types.SimpleNamespace(size=size), ("gather",)) for size in (1, 2))
+    state = OurSteps(dlrm()).state
+    assert trains_in_backward(state, one) == "main"
+    assert trains_in_backward(state, two) is None
+    assert trains_in_backward(state, Reduction(SingleProcess(), ("gather",), half=True)) is None
+    assert trains_in_backward(OurSteps(dlrm(optimizer="adagrad")).state, one) is None
+    assert trains_in_backward(make_state(optimizers={"wide": SGD(), "deep": SGD()}), one) is None
+    state.dynamic_loss_scale = True
+    assert trains_in_backward(state, one) is None
