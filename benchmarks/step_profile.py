@@ -13,7 +13,7 @@ from data.feature_spec import TRAIN, FeatureSpec
 from data.input_pipeline import ParquetInput
 from trainer.distributed import SingleProcess
 from trainer.reduction import Reduction
-from trainer.steps import apply_dense, updates_from_pools
+from trainer.steps import apply_dense, trains_in_backward, updates_from_pools
 
 _REPEATS = 7
 _ROWS, _MOST_BATCHES = 100_000, 256
@@ -38,7 +38,8 @@ def breakdown(ours: OurSteps, batches: Iterator[Tensors]) -> dict[str, float]:
 
     Parts that overlap in the whole step add up to more than it; what a part leaves in caches for the next is lost. Rows
     of tables are summed over ranks by gathering them. What a step has not is 0: gradients of rows where tables are
-    updated from those of pools, and a reduction where there is one rank.
+    updated from those of pools, and a reduction where there is one rank. Layers that a step trains in its backward pass
+    are trained in "dense".
 
     Args:
       ours: with a training step; its weights change.
@@ -46,25 +47,22 @@ def breakdown(ours: OurSteps, batches: Iterator[Tensors]) -> dict[str, float]:
     """
     workload, model, state = ours.workload, ours.model, ours.state
     batch = next(batches)
-    dense_variables = [variable for _, variable in state.dense()]
     tables = [*model.embeddings.replicated, *model.embeddings.sharded]
     rates = workload.learning_rates
-    xla = workload.config.device.xla
     reduction = Reduction(ours.comm, ("gather",) * len(model.embeddings.replicated))
     straight = updates_from_pools(state, reduction)
+
+    backward_group = trains_in_backward(state, reduction)
+    # Passed as a training step passes them.
+    seed, loss_scale = tf.zeros((2,), tf.int32), tf.constant(1.0)
+    backward_rate = tf.constant(rates[backward_group]) if backward_group else None
 
     @tf.function(autograph=False)
     def gather(ids):
         return model.embeddings.lookup(ids)
 
-    @tf.function(jit_compile=xla, autograph=False)
     def dense(embedded, numerical, labels):
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch([*dense_variables, *embedded])
-            logits = model.dense_logits(embedded, numerical, seed=tf.zeros((2,), tf.int32), training=True)
-            loss = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits))
-        gradients = tape.gradient(loss, dense_variables + embedded)
-        return gradients[: len(dense_variables)], gradients[len(dense_variables) :]
+        return ours.train_step.dense_part(embedded, numerical, labels, seed, loss_scale, backward_rate)[1:]
 
     @tf.function(autograph=False)
     def row_gradients(lookup, upstream):
