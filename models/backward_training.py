@@ -74,7 +74,7 @@ def _train_mlp(op: tf.Operation, upstream: tf.Tensor, *of_panels: None) -> list[
     trainer = _current.get()
     if trainer is None:
         raise RuntimeError("the gradient of a layer that is trained by it was asked for where nobody trains")
-    layers, of_inputs = op.get_attr("N"), op.get_attr("of_inputs")
+    layers, of_inputs, linear_last = (op.get_attr(name) for name in ("N", "of_inputs", "linear_last"))
     # The rate comes in here and not in the forward pass, which need not wait for a schedule's operations.
     of_input = custom_ops.mlp_ops().recsys_train_mlp(
         upstream=upstream,
@@ -84,5 +84,6 @@ def _train_mlp(op: tf.Operation, upstream: tf.Tensor, *of_panels: None) -> list[
         panels=list(op.outputs[1:]),
         rate=trainer.rate,
         of_inputs=of_inputs,
+        linear_last=linear_last,
     )
     return [of_input if of_inputs else None, *[None] * (2 * layers)]

@@ -173,9 +173,14 @@ def _bias_relu_dropout_gradient(op: tf.Operation, upstream: tf.Tensor) -> list[t
 @tf.RegisterGradient("RecsysMlp")
 def _mlp_gradient(op: tf.Operation, upstream: tf.Tensor, *of_panels: None) -> list[tf.Tensor | None]:
     del of_panels  # they are there for this function alone
-    layers, of_inputs = op.get_attr("N"), op.get_attr("of_inputs")
+    layers, of_inputs, linear_last = (op.get_attr(name) for name in ("N", "of_inputs", "linear_last"))
     found = _library().recsys_mlp_gradient(
-        upstream, op.outputs[0], list(op.inputs[1 : 1 + layers]), list(op.outputs[1:]), of_inputs=of_inputs
+        upstream=upstream,
+        outputs=op.outputs[0],
+        kernels=list(op.inputs[1 : 1 + layers]),
+        panels=list(op.outputs[1:]),
+        of_inputs=of_inputs,
+        linear_last=linear_last,
     )
     return [found.input_gradient if of_inputs else None, *found.kernel_gradients, *found.bias_gradients]
 

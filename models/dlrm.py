@@ -175,7 +175,7 @@ class DLRM(keras.Model):
         first = hidden
         for layer in self.cross_layers:
             hidden = layer(first, hidden)
-        return tf.squeeze(self.head(self.top_mlp(hidden, seed=seed)), axis=1)
+        return tf.squeeze(self.top_mlp(hidden, seed=seed, head=self.head), axis=1)
 
     def call(self, inputs: Mapping[str, tf.Tensor], training: bool = False, seed: tf.Tensor | None = None) -> tf.Tensor:
         """Logits (rows,) of a batch with `ids` (rows, total hotness) and `numerical` (rows, n)."""

@@ -203,22 +203,36 @@ class MLP(keras.layers.Layer):
         self.output_width = width
         self.built = True
 
-    def call(self, inputs: tf.Tensor, seed: tf.Tensor, training: bool = False) -> tf.Tensor:
-        """(rows, input width) -> (rows, last units). `seed`: (2,) int32, see SeededReluDropout."""
+    def call(self, inputs: tf.Tensor, seed: tf.Tensor, training: bool = False, head: Dense | None = None) -> tf.Tensor:
+        """
+        Args:
+          inputs: (rows, input width).
+          seed: (2,) int32, see SeededReluDropout.
+          training: whether to drop.
+          head: a layer that reads the last one; None for none. One kernel does it with the others where it can.
+
+        Returns:
+          (rows, units of the head or of the last layer).
+        """
         if self._is_one_kernel(inputs, training):
-            kernels, biases = zip(*((layer.kernel.value, layer.bias.value) for layer in self._dense), strict=True)
-            ops, of_inputs = custom_ops.mlp_ops(), not self._reads_data
+            with_head = head is not None and head.is_plain(inputs)
+            layers = [*self._dense, *([head] if with_head else [])]
+            kernels, biases = zip(*((layer.kernel.value, layer.bias.value) for layer in layers), strict=True)
+            ops = custom_ops.mlp_ops()
+            options = {"of_inputs": not self._reads_data, "linear_last": with_head}
             if backward_training.take([*kernels, *biases]):
                 handles = ([variable.handle for variable in variables] for variables in (kernels, biases))
-                return ops.recsys_trained_mlp(inputs, *handles, of_inputs=of_inputs).outputs
-            return ops.recsys_mlp(inputs, kernels, biases, of_inputs=of_inputs).outputs
+                outputs = ops.recsys_trained_mlp(inputs, *handles, **options).outputs
+            else:
+                outputs = ops.recsys_mlp(inputs, kernels, biases, **options).outputs
+            return outputs if with_head or head is None else head(outputs)
         hidden = inputs
         # A number for each layer of each step: step + index would give a layer the mask of its neighbour a step ago.
         layers = len(self._dense)
         for index, (dense, dropout) in enumerate(zip(self._dense, self._dropout, strict=True)):
             hidden, bias = dense.without_bias(hidden)
             hidden = dropout(hidden, seed=seed * [1, layers] + [0, index], training=training, bias=bias)
-        return hidden
+        return hidden if head is None else head(hidden)
 
     def _is_one_kernel(self, inputs: tf.Tensor, training: bool) -> bool:
         """Whether one kernel does all layers: on few rows, whose number is known when the function is traced."""

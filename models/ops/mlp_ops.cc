@@ -1,4 +1,4 @@
-// Dense layers with bias and ReLU, one after the other, on few rows, in float32, on CPUs: forward and backward.
+// Dense layers with bias and ReLU, one after the other, and one without ReLU if asked for, on few rows, in float32, on CPUs: forward and backward.
 //
 // At batches of 64 the products of a library reach 125 of 197 GFLOP/s (two cores of a Zen 3): each wakes the second
 // thread anew, which costs as much as a quarter of the product, and copies the weights into an order of its own for
@@ -63,7 +63,9 @@ Status Read(OpKernelContext* context, const char* name, std::vector<Tensor>* fou
 
 class Mlp : public OpKernel {
  public:
-  explicit Mlp(OpKernelConstruction* context) : OpKernel(context) {}
+  explicit Mlp(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("linear_last", &linear_last_));
+  }
 
   void Compute(OpKernelContext* context) override {
     const Tensor& inputs = context->input(0);
@@ -99,6 +101,7 @@ class Mlp : public OpKernel {
       if (i > 0) all[i - 1].y = Data(*panel);
     }
     all.back().y_rows = Data(*outputs);
+    all.back().linear = linear_last_;
     if (rows == 0) return;
     float* x = const_cast<float*>(all[0].x);
     int phase = work->Phase(CeilDiv(all[0].width, kColumns), -1, [&](int64_t piece) {
@@ -111,6 +114,9 @@ class Mlp : public OpKernel {
     }
     RunOnTeam(context, work, multiply_adds / kWorkOfAThread + 1);
   }
+
+ private:
+  bool linear_last_;
 };
 
 // The gradients of the inputs and of the weights, or, where the weights are variables, a step against their gradients.
@@ -118,6 +124,7 @@ class MlpGradient : public OpKernel {
  public:
   explicit MlpGradient(OpKernelConstruction* context) : OpKernel(context) {
     OP_REQUIRES_OK(context, context->GetAttr("of_inputs", &of_inputs_));
+    OP_REQUIRES_OK(context, context->GetAttr("linear_last", &linear_last_));
     trains_ = context->input_type(2) == tensorflow::DT_RESOURCE;
   }
 
@@ -172,7 +179,7 @@ class MlpGradient : public OpKernel {
     float *last = Data(gradients[2 * layers - 2]), *last_rows = Data(gradients[2 * layers - 1]);
     int phase = work->Phase(CeilDiv(units, kColumns), -1, [&](int64_t piece) {
       const int64_t first = piece * kColumns;
-      own.pack(Data(upstream), Data(outputs), rows, units, first, std::min(first + kColumns, units), last, last_rows);
+      own.pack(Data(upstream), linear_last_ ? nullptr : Data(outputs), rows, units, first, std::min(first + kColumns, units), last, last_rows);
     });
     const auto of_weights = [&](const Layer& layer, int after) {
       const int64_t lines = PartSize(layer.width, kTile, 256), parts = CeilDiv(layer.width, lines);
@@ -238,7 +245,7 @@ class MlpGradient : public OpKernel {
     return tensorflow::OkStatus();
   }
 
-  bool of_inputs_, trains_;
+  bool of_inputs_, linear_last_, trains_;
 };
 
 // Shape of input `i`, which may be a variable.
@@ -276,8 +283,8 @@ absl::Status TrainMlpShape(tensorflow::shape_inference::InferenceContext* contex
   return absl::OkStatus();
 }
 
-// inputs (rows, width), kernels (width, units), biases (units,) of each layer -> the last layer's outputs (rows, units)
-// and, for the gradient, the inputs of each layer in panels.
+// inputs (rows, width), kernels (width, units), biases (units,) of each layer -> the last layer's outputs (rows, units),
+// through ReLU unless `linear_last`, and, for the gradient, the inputs of each layer in panels.
 REGISTER_OP("RecsysMlp")
     .Input("inputs: float")
     .Input("kernels: N * float")
@@ -286,6 +293,7 @@ REGISTER_OP("RecsysMlp")
     .Output("panels: N * float")
     .Attr("N: int >= 1")
     .Attr("of_inputs: bool = true")
+    .Attr("linear_last: bool = false")
     .SetShapeFn(MlpShape);
 
 // Gradients of the inputs (0 x 0 unless asked for by `of_inputs`), of the kernels and of the biases.
@@ -299,6 +307,7 @@ REGISTER_OP("RecsysMlpGradient")
     .Output("bias_gradients: N * float")
     .Attr("N: int >= 1")
     .Attr("of_inputs: bool")
+    .Attr("linear_last: bool = false")
     .SetShapeFn(MlpGradientShape);
 
 // The same with variables as weights, which its gradient trains: RecsysTrainMlp.
@@ -310,6 +319,7 @@ REGISTER_OP("RecsysTrainedMlp")
     .Output("panels: N * float")
     .Attr("N: int >= 1")
     .Attr("of_inputs: bool = true")
+    .Attr("linear_last: bool = false")
     .SetIsStateful()
     .SetShapeFn(MlpShape);
 
@@ -324,6 +334,7 @@ REGISTER_OP("RecsysTrainMlp")
     .Output("input_gradient: float")
     .Attr("N: int >= 1")
     .Attr("of_inputs: bool")
+    .Attr("linear_last: bool = false")
     .SetIsStateful()
     .SetShapeFn(TrainMlpShape);
 

@@ -1,4 +1,5 @@
-// The arithmetic of models/ops/mlp_ops.cc, without TensorFlow: pieces of dense layers with bias and ReLU on few rows.
+// The arithmetic of models/ops/mlp_ops.cc, without TensorFlow: pieces of dense layers with bias, and ReLU but for a last
+// layer, on few rows.
 //
 // Samples lie in panels: (panel, unit, sample of the panel), as many to a panel as two vectors have elements, with
 // anything where a panel has more room than the batch has samples; gradients have zeros there.
@@ -47,6 +48,7 @@ struct Layer {
   float* kernel_gradient, *bias_gradient;
   float* trained_kernel, *trained_bias;  // what takes a step against its gradient, in place of the gradients; may be null
   float rate;                            // of that step
+  bool linear;                           // no ReLU
 };
 
 // The arithmetic, for vectors of L elements.
@@ -171,7 +173,9 @@ struct Math {
         float* values = sums + panel * kPanel;
         for (int64_t j = 0; j < kPanel; j += L) {
           const Vector sum = Load(values + j) + bias;
-          const Vector value = sum <= 0.0f ? Vector{} : sum;  // in this order, so that NaN goes on and is seen
+          // In this order, so that NaN goes on and is seen.
+          const Vector rectified = sum <= 0.0f ? Vector{} : sum;
+          const Vector value = layer.linear ? sum : rectified;
           Store(values + j, value);
           if (layer.y != nullptr) Store(layer.y + (panel * units + unit) * kPanel + j, value);
         }

@@ -38,7 +38,7 @@ std::vector<double> Step(const Values& weights, const std::vector<double>& gradi
 }
 
 // One layer whose inputs a layer before it made, in all its pieces.
-void Check(int64_t rows, int64_t width, int64_t units) {
+void Check(int64_t rows, int64_t width, int64_t units, bool linear) {
   const int64_t panels = CeilDiv(rows, kPanel), samples = panels * kPanel;
   Values inputs = Drawn(rows * width);
   for (float& input : inputs) input = std::max(input, 0.0f);
@@ -51,10 +51,11 @@ void Check(int64_t rows, int64_t width, int64_t units) {
     Arithmetic::Pack(inputs.data(), nullptr, rows, width, first, std::min(first + kColumns, width), x.data(), nullptr);
   }
   Layer layer{kernel.data(), bias.data(), width, units, rows, panels};
+  layer.linear = linear;
   layer.x = x.data(), layer.y = y.data(), layer.y_rows = y_rows.data();
   for (int64_t first = 0; first < units; first += kLines) Arithmetic::Forward(layer, first);
   for (int64_t first = 0; first < units; first += kColumns) {
-    Arithmetic::Pack(upstream.data(), y_rows.data(), rows, units, first, std::min(first + kColumns, units), dy.data(),
+    Arithmetic::Pack(upstream.data(), linear ? nullptr : y_rows.data(), rows, units, first, std::min(first + kColumns, units), dy.data(),
                      dy_rows.data());
   }
   layer.dy = dy.data(), layer.dy_rows = dy_rows.data(), layer.dx = dx.data(), layer.dx_rows = dx_rows.data();
@@ -81,8 +82,8 @@ void Check(int64_t rows, int64_t width, int64_t units) {
     for (int64_t unit = 0; unit < units; ++unit) {
       double sum = bias[unit];
       for (int64_t i = 0; i < width; ++i) sum += static_cast<double>(inputs[row * width + i]) * kernel[i * units + unit];
-      outputs[row * units + unit] = std::max(sum, 0.0);
-      if (y_rows[row * units + unit] <= 0.0f) continue;
+      outputs[row * units + unit] = linear ? sum : std::max(sum, 0.0);
+      if (!linear && y_rows[row * units + unit] <= 0.0f) continue;
       const double gradient = upstream[row * units + unit];
       of_bias[unit] += gradient;
       for (int64_t i = 0; i < width; ++i) {
@@ -113,7 +114,9 @@ void Check(int64_t rows, int64_t width, int64_t units) {
 int main() {
   for (const int64_t rows : {1, 9, 33, 64, 256}) {
     for (const int64_t width : {1, 47, 100, 600}) {
-      for (const int64_t units : {1, 48, 130}) Check(rows, width, units);
+      for (const int64_t units : {1, 48, 130}) {
+        for (const bool linear : {false, true}) Check(rows, width, units, linear);
+      }
     }
   }
   std::printf("%g\n", largest);

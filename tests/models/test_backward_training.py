@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from models import custom_ops
 from models.backward_training import BackwardTrainer
-from models.layers import MLP
+from models.layers import MLP, build_dense
 
 RATE = 0.25
 NO_SEED = tf.zeros((2,), tf.int32)
@@ -112,6 +112,30 @@ def test_a_gradient_that_is_asked_for_too_late_is_refused():
         outputs = mlp(tf.zeros((16, 8)), NO_SEED)
     with pytest.raises(RuntimeError, match="where nobody trains"):
         tape.gradient(outputs, variables_of(mlp))
+
+
+def test_a_head_is_trained_with_the_layers_before_it():
+    inputs, upstream = drawn(16, 8, 1)
+    found = []
+    for in_backward in (False, True):
+        mlp, head = MLP(8, [6], seed=3), build_dense(6, 1, seed=5)
+        variables = [*variables_of(mlp), head.kernel.value, head.bias.value]
+
+        @tf.function(autograph=False)
+        def step(rate, mlp=mlp, head=head, variables=variables, offered=variables if in_backward else ()):
+            with BackwardTrainer(offered, rate).entered():
+                with tf.GradientTape() as tape:
+                    tape.watch(variables)
+                    outputs = mlp(inputs, NO_SEED, head=head)
+                return tape.gradient(outputs, variables, output_gradients=upstream)
+
+        for variable, gradient in zip(variables, step(tf.constant(RATE)), strict=True):
+            assert (gradient is None) == in_backward
+            if gradient is not None:
+                variable.assign_sub(RATE * gradient)
+        found.append([variable.numpy() for variable in variables])
+    for ours, theirs in zip(*found, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
 
 def test_other_layers_have_their_gradients():

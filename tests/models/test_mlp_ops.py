@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 from models import custom_ops, layers
-from models.layers import MLP
+from models.layers import MLP, build_dense
 
 # Rows and widths: more than a panel and less, no multiple of a tile, more terms than are added up at a time.
 SHAPES = [
@@ -46,29 +46,35 @@ def drawn(rows, widths, seed=0):
     return normal(rows, widths[0]), kernels, [normal(width) for width in widths[1:]], normal(rows, widths[-1])
 
 
-def by_numpy(inputs, kernels, biases, upstream):
+def by_numpy(inputs, kernels, biases, upstream, linear_last=False):
     """Outputs and the gradients of inputs, kernels and biases."""
     hidden = [inputs.astype(np.float64)]
-    for kernel, bias in zip(kernels, biases, strict=True):
-        hidden.append(np.maximum(hidden[-1] @ kernel + bias, 0.0))
+    lowest = [0.0] * len(kernels)
+    if linear_last:
+        lowest[-1] = -np.inf
+    for kernel, bias, least in zip(kernels, biases, lowest, strict=True):
+        hidden.append(np.maximum(hidden[-1] @ kernel + bias, least))
     gradient, of_kernels, of_biases = upstream.astype(np.float64), [], []
-    for kernel, before, after in reversed(list(zip(kernels, hidden, hidden[1:], strict=False))):
-        gradient = gradient * (after > 0)
+    for kernel, before, after, least in reversed(list(zip(kernels, hidden, hidden[1:], lowest, strict=False))):
+        gradient = gradient * (after > least)
         of_kernels.insert(0, before.T @ gradient)
         of_biases.insert(0, gradient.sum(axis=0))
         gradient = gradient @ kernel.T
     return hidden[-1], gradient, of_kernels, of_biases
 
 
+@pytest.mark.parametrize("linear_last", [False, True])
 @pytest.mark.parametrize(("rows", "widths"), SHAPES)
-def test_outputs_and_gradients_are_numpys(ops, rows, widths):
+def test_outputs_and_gradients_are_numpys(ops, rows, widths, linear_last):
     inputs, kernels, biases, upstream = drawn(rows, widths)
     watched = [tf.constant(array) for array in (inputs, *kernels, *biases)]
     with tf.GradientTape() as tape:
         tape.watch(watched)
-        outputs = ops.recsys_mlp(watched[0], watched[1 : len(widths)], watched[len(widths) :]).outputs
+        outputs = ops.recsys_mlp(
+            watched[0], watched[1 : len(widths)], watched[len(widths) :], linear_last=linear_last
+        ).outputs
     found = tape.gradient(outputs, watched, output_gradients=tf.constant(upstream))
-    wanted, of_inputs, of_kernels, of_biases = by_numpy(inputs, kernels, biases, upstream)
+    wanted, of_inputs, of_kernels, of_biases = by_numpy(inputs, kernels, biases, upstream, linear_last)
     np.testing.assert_allclose(outputs, wanted, atol=1e-5)
     for ours, theirs in zip(found, [of_inputs, *of_kernels, *of_biases], strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-4, rtol=1e-5)
@@ -143,6 +149,23 @@ def test_dropout_is_not_left_out():
     mlp = MLP(6, [5, 4], dropout=0.5)
     assert "RecsysMlp" not in kernels_of(mlp, 64, training=True)
     assert kernels_of(mlp, 64) == {"RecsysMlp"}
+
+
+def test_a_head_is_done_with_the_layers_before_it():
+    """With as many rows as the kernel is for; with others it comes after them, and the result is the same."""
+    mlp, head = MLP(6, [5, 4], seed=3), build_dense(4, 1, seed=7)
+    head.bias.assign([0.5])
+    few, many = (np.random.default_rng(1).standard_normal((rows, 6)).astype(np.float32) for rows in (64, 500))
+    for inputs in (few, many):
+        found = mlp(inputs, tf.zeros((2,), tf.int32), head=head)
+        np.testing.assert_allclose(found, head(mlp(inputs, tf.zeros((2,), tf.int32))), atol=1e-6)
+        assert np.min(found) < 0 < np.max(found)
+
+    def work(inputs):
+        return mlp(inputs, tf.zeros((2,), tf.int32), head=head)
+
+    graph = tf.function(work, autograph=False).get_concrete_function(tf.constant(few)).graph
+    assert {op.type for op in graph.get_operations() if op.type.startswith("Recsys")} == {"RecsysMlp"}
 
 
 def test_an_mlp_of_data_has_the_gradients_of_any_other():
