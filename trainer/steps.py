@@ -78,8 +78,7 @@ def make_train_step(
                 tape.watch(embedded)
                 with custom_ops.only_tensorflow() if xla else contextlib.nullcontext():
                     logits = model.dense_logits(embedded, numerical, seed=dropout_seed, training=True)
-                losses = tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits)
-                loss = tf.reduce_sum(losses) / global_batch_size
+                loss = tf.reduce_sum(cross_entropies(labels, logits)) / global_batch_size
                 scaled = loss * loss_scale
             gradients = tape.gradient(scaled, dense_variables + embedded)
         gradients, upstream = gradients[: len(dense_variables)], gradients[len(dense_variables) :]
@@ -153,6 +152,20 @@ def make_train_step(
 
     train_step.dense_part = dense_part  # so that a record can say what of it was compiled
     return train_step
+
+
+def cross_entropies(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
+    """The cross-entropy of each row, (rows,): -log sigmoid(logit) for a click, -log(1 - sigmoid(logit)) for none.
+
+    Both are the softplus of the logit, with the sign that counts against the label. TensorFlow's function is for labels
+    between 0 and 1 as well and has ten operations more, forward and backward, one after the other while nothing else
+    is to be done: a tenth of a millisecond.
+
+    Args:
+      labels: (rows,) float32, 0 or 1.
+      logits: (rows,) float32.
+    """
+    return tf.nn.softplus((1.0 - 2.0 * labels) * logits)
 
 
 def apply_dense(state: TrainState, gradients: Sequence[tf.Tensor], rates: Mapping[str, tf.Tensor]) -> None:

@@ -12,7 +12,7 @@ from trainer.distributed import SingleProcess
 from trainer.optimizers import SGD, Adagrad
 from trainer.reduction import Reduction
 from trainer.state import INITIAL_LOSS_SCALE
-from trainer.steps import make_eval_step, trains_in_backward, updates_from_pools
+from trainer.steps import cross_entropies, make_eval_step, trains_in_backward, updates_from_pools
 
 STEPS = 20
 
@@ -301,6 +301,22 @@ def test_half_precision_trains_as_float32_does_but_for_rounding(policy, toleranc
     differences = np.abs(np.subtract(losses, plain.losses))
     assert 0 < differences.max() < tolerance
     assert {v.dtype for v in state.variables()} == {tf.float32, tf.int32}
+
+
+def test_cross_entropies_and_their_gradients_of_every_size():
+    """Of logits that are surely right and surely wrong too, where a difference of large numbers would be nothing."""
+    logits = np.array([-200.0, -40.0, -3.0, -1e-3, 0.0, 0.5, 9.0, 40.0, 200.0], np.float32)
+    for label in (0.0, 1.0):
+        labels = np.full_like(logits, label)
+        with tf.GradientTape() as tape:
+            watched = tf.constant(logits)
+            tape.watch(watched)
+            found = cross_entropies(tf.constant(labels), watched)
+        against = np.where(label, -logits, logits).astype(np.float64)
+        np.testing.assert_allclose(found, np.logaddexp(0.0, against), rtol=1e-6, atol=1e-38)
+        wanted = np.where(label, -1.0, 1.0) * np.exp(-np.logaddexp(0.0, -against))
+        np.testing.assert_allclose(tape.gradient(found, watched), wanted, rtol=1e-6, atol=1e-38)
+    assert np.isnan(cross_entropies(tf.constant([1.0]), tf.constant([np.nan])))
 
 
 # Evaluation.
