@@ -187,17 +187,13 @@ class FeatureSpec:
             the feature and the value.
         """
         try:
-            document = strict_yaml.load(filesystem.read_text(path))
+            content = filesystem.read_bytes(path)
         except InputError:
             raise  # a filesystem that cannot be reached
         except OSError as error:
             problem = error.strerror or error
             raise InputError(f"{path}: cannot read the feature specification: {problem}") from error
-        except strict_yaml.DuplicateKey as error:
-            raise InputError(f"{path}:{error.line}: {error}") from error
-        except (yaml.YAMLError, ValueError, RecursionError) as error:
-            raise InputError(f"{path}: not a YAML file: {error}") from error
-        return cls.from_dict(document, path=path)
+        return cls.from_dict(strict_yaml.load(content, path), path=path)
 
     @classmethod
     def from_dict(cls, document: Any, *, path: str = "") -> "FeatureSpec":

@@ -152,10 +152,10 @@ def open_file(path: str) -> pa.NativeFile:
     return filesystem.open_input_file(inside)
 
 
-def read_text(path: str) -> str:
-    """The content of a small UTF-8 file. Raises OSError, UnicodeDecodeError and InputError."""
+def read_bytes(path: str) -> bytes:
+    """The content of a small file. Raises OSError and InputError."""
     if not is_address(path):
-        with open(path, encoding="utf-8") as file:
+        with open(path, "rb") as file:
             return file.read()
     with open_file(path) as file:
-        return file.read().decode("utf-8")
+        return file.read()

@@ -4,10 +4,12 @@ from typing import Any
 
 import yaml
 
+from data.errors import InputError
+
 _MERGE = "tag:yaml.org,2002:merge"
 
 
-class DuplicateKey(ValueError):
+class _DuplicateKey(ValueError):
     """A key stands twice in one mapping; `line` is that of the second, from 1 on."""
 
     def __init__(self, key: str, line: int, before: int):
@@ -25,16 +27,24 @@ class _Loader(yaml.SafeLoader):
                 continue
             line = key.start_mark.line + 1
             if (key.tag, key.value) in lines:
-                raise DuplicateKey(key.value, line, lines[key.tag, key.value])
+                raise _DuplicateKey(key.value, line, lines[key.tag, key.value])
             lines[key.tag, key.value] = line
         return node
 
 
-def load(text: str) -> Any:
-    """What a YAML text says, of plain types.
+def load(content: bytes, where: object) -> Any:
+    """What a YAML file says, of plain types.
+
+    Args:
+      content: the file's content, UTF-8, or UTF-16 with a byte order mark.
+      where: names the file in messages.
 
     Raises:
-      DuplicateKey: a key stands twice in a mapping.
-      yaml.YAMLError: it is not YAML.
+      InputError: it is not YAML, or a key stands twice in a mapping; one line.
     """
-    return yaml.load(text, Loader=_Loader)
+    try:
+        return yaml.load(content, Loader=_Loader)
+    except _DuplicateKey as error:
+        raise InputError(f"{where}:{error.line}: {error}") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise InputError(f"{where}: not a YAML file: {error}") from error

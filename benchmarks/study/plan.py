@@ -118,17 +118,13 @@ class Plan:
         if not path.suffix and (PRESETS / f"{name}.yaml").exists():
             path = PRESETS / f"{name}.yaml"
         try:
-            found = strict_yaml.load(path.read_text(encoding="utf-8"))
+            content = path.read_bytes()
         except OSError as error:
             known = ", ".join(sorted(one.stem for one in PRESETS.glob("*.yaml")))
             raise InputError(
                 f"{name}: cannot be read: {error.strerror}; give a plan's file, or a preset: {known}"
             ) from error
-        except strict_yaml.DuplicateKey as error:
-            raise InputError(f"{path}:{error.line}: {error}") from error
-        except (yaml.YAMLError, ValueError, RecursionError) as error:
-            raise InputError(f"{name}: not a YAML file: {' '.join(str(error).split())}") from error
-        return cls.of(str(path), found)
+        return cls.of(str(path), strict_yaml.load(content, path))
 
     @classmethod
     def of(cls, where: str, found: Any) -> "Plan":

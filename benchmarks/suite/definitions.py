@@ -29,8 +29,6 @@ import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import yaml
-
 from benchmarks.microbenchmarks.shapes import PRECISIONS
 from benchmarks.suite.results import SCALINGS
 from data import strict_yaml
@@ -101,13 +99,10 @@ def read(path: pathlib.Path) -> Definition:
       InputError: it cannot be read, lacks a key, has one that nobody knows, or a value that cannot be.
     """
     try:
-        found = strict_yaml.load(path.read_text(encoding="utf-8"))
+        content = path.read_bytes()
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
-    except strict_yaml.DuplicateKey as error:
-        raise InputError(f"{path}:{error.line}: {error}") from error
-    except (yaml.YAMLError, ValueError) as error:
-        raise InputError(f"{path}: not a YAML file: {error}") from error
+    found = strict_yaml.load(content, path)
     _check_keys(str(path), found, {field.name for field in dataclasses.fields(Definition)})
     for key, (need, holds) in _KINDS.items():
         if not holds(found[key]):

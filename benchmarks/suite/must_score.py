@@ -4,10 +4,9 @@ import pathlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import yaml
-
 from benchmarks.suite.definitions import CONFIGS, MUST_SCORE
 from benchmarks.suite.results import OK, Cell, Result
+from data import strict_yaml
 from data.errors import InputError
 
 FILE = CONFIGS / MUST_SCORE
@@ -22,11 +21,13 @@ def rows(path: pathlib.Path = FILE) -> tuple[Mapping[str, Any], list[Mapping[str
       InputError: the file is not such a list.
     """
     try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+        found = strict_yaml.load(path.read_bytes(), path)
         machine, listed = found["machine"], found["rows"]
         if any(set(row) != _KEYS for row in listed) or set(machine) != {"cpus", "memory_gib"}:
             raise ValueError(f"rows must have {', '.join(sorted(_KEYS))}")
-    except (OSError, yaml.YAMLError, ValueError, KeyError, TypeError) as error:
+    except InputError:
+        raise  # it is not YAML
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path}: not a list of rows that must score: {error}") from error
     return machine, listed
 

@@ -21,7 +21,7 @@ def test_the_same_files_by_path_and_address(tree, scheme):
     assert filesystem.list_files(folder) == [f"{folder}/b/y.txt", f"{folder}/x.txt"]
     assert filesystem.list_files(folder, recursive=False) == [f"{folder}/x.txt"]
     assert filesystem.list_files(f"{folder}/x.txt") == []
-    assert filesystem.read_text(f"{folder}/x.txt") == "x: é\n"
+    assert filesystem.read_bytes(f"{folder}/x.txt") == "x: é\n".encode()
     assert filesystem.exists(folder) and filesystem.exists(f"{folder}/x.txt") and not filesystem.exists(f"{folder}/z")
     assert filesystem.is_folder(folder) and not filesystem.is_folder(f"{folder}/x.txt")
     with filesystem.open_file(f"{folder}/b/y.txt") as file:
@@ -69,14 +69,14 @@ def test_any_filesystem_that_fsspec_knows():
     fsspec.filesystem("memory").pipe("/standin/d/a.txt", b"held in memory")
     try:
         assert filesystem.list_files("fsspec+memory://standin/d") == ["fsspec+memory://standin/d/a.txt"]
-        assert filesystem.read_text("fsspec+memory://standin/d/a.txt") == "held in memory"
+        assert filesystem.read_bytes("fsspec+memory://standin/d/a.txt") == b"held in memory"
     finally:
         fsspec.filesystem("memory").rm("/standin", recursive=True)
 
 
 @pytest.mark.parametrize("path", ["wasb://d/a", "fsspec+nothing://d/a", "nothing://"])
 def test_unknown_filesystems(path):
-    for function in (filesystem.resolve, filesystem.exists, filesystem.list_files, filesystem.read_text):
+    for function in (filesystem.resolve, filesystem.exists, filesystem.list_files, filesystem.read_bytes):
         with pytest.raises(InputError, match=f"^{path.replace('+', '.')}: cannot reach that filesystem"):
             function(path)
 

@@ -2,6 +2,7 @@ import pytest
 import yaml
 
 from data import strict_yaml
+from data.errors import InputError
 
 
 @pytest.mark.parametrize(
@@ -15,7 +16,7 @@ from data import strict_yaml
     ],
 )
 def test_what_has_no_key_twice_is_read_as_ever(text):
-    assert strict_yaml.load(text) == yaml.safe_load(text)
+    assert strict_yaml.load(text.encode(), "a.yaml") == yaml.safe_load(text)
 
 
 @pytest.mark.parametrize(
@@ -28,11 +29,22 @@ def test_what_has_no_key_twice_is_read_as_ever(text):
     ],
 )
 def test_a_key_that_stands_twice_is_named_with_both_lines(text, line, said):
-    with pytest.raises(strict_yaml.DuplicateKey) as caught:
-        strict_yaml.load(text)
-    assert caught.value.line == line and str(caught.value).startswith(said)
+    with pytest.raises(InputError) as caught:
+        strict_yaml.load(text.encode(), "a.yaml")
+    assert str(caught.value).startswith(f"a.yaml:{line}: {said}")
 
 
-def test_an_object_of_another_type_is_not_made():
-    with pytest.raises(yaml.YAMLError):
-        strict_yaml.load("!!python/object/apply:os.getcwd []")
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(b"a: [1,\n  2", id="unfinished"),
+        pytest.param(b"\xff\xfe\x00junk", id="UTF-16 cut off"),
+        pytest.param(b"a: \xe4", id="Latin-1"),
+        pytest.param(b"[" * 100_000, id="deep"),
+        pytest.param(b"!!python/object/apply:os.getcwd []", id="an object of another type"),
+        pytest.param(b"!!int x", id="no number"),
+    ],
+)
+def test_what_is_not_plain_yaml_is_one_line_that_names_the_file(content):
+    with pytest.raises(InputError, match=r"^a\.yaml: not a YAML file: [^\n]+$"):
+        strict_yaml.load(content, "a.yaml")
