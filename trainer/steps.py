@@ -16,6 +16,7 @@ import tensorflow as tf
 from models import custom_ops
 from models.backward_training import BackwardTrainer
 from models.click_model import ClickModel
+from trainer.direct_calls import DirectCalls
 from trainer.optimizers import all_finite
 from trainer.reduction import Reduction
 from trainer.state import LOSS_SCALE_GROWTH_STEPS, TrainState
@@ -43,8 +44,8 @@ def make_train_step(
     global_batch_size: int,
     seed: int,
     xla: bool = False,
-) -> tf.types.experimental.PolymorphicFunction:
-    """Makes `train_step(batch, signals, step) -> figures`, with its `dense_part` as an attribute.
+) -> Callable[[Batch, tf.Tensor, tf.Tensor], dict[str, tf.Tensor]]:
+    """Makes `train_step(batch, signals, step) -> figures`; its attributes are the functions `traced` and `dense_part`.
 
     The batch has this rank's rows of a global batch: `ids` (rows, hotness), `numerical` (rows, n), `labels` (rows,).
     The loss is the sum of the rows' cross-entropies over `global_batch_size`, so ranks whose local batches differ by a
@@ -109,17 +110,17 @@ def make_train_step(
     tells_overflow = may_overflow and model.embeddings.is_sharded
 
     @tf.function(reduce_retracing=True, autograph=False)
-    def train_step(batch: Batch, signals: tf.Tensor, step: tf.Tensor):
+    def traced(ids, numerical, labels, signals, step):
         with reduction.comm.counting() as wire:
-            lookup = model.embeddings.lookup(batch["ids"])
+            lookup = model.embeddings.lookup(ids)
             loss_scale = state.loss_scale.read_value()
             rates = {
                 group: tf.convert_to_tensor(schedule(state.applied_steps)) for group, schedule in schedules.items()
             }
             loss, dense_gradients, upstream = dense_part(
                 lookup.embedded,
-                batch["numerical"],
-                batch["labels"],
+                numerical,
+                labels,
                 tf.stack([tf.constant(seed), step]),
                 loss_scale,
                 rates[in_backward] if in_backward else None,
@@ -150,6 +151,12 @@ def make_train_step(
             applied = apply(dense_gradients, slices, rates)
         return {"loss": extras[0], "signals": extras[1 : 1 + signals.shape[0]], "skipped": 1.0 - applied, **sent}
 
+    calls = DirectCalls(traced)
+
+    def train_step(batch: Batch, signals: tf.Tensor, step: tf.Tensor) -> dict[str, tf.Tensor]:
+        return calls(batch["ids"], batch["numerical"], batch["labels"], signals, step)
+
+    train_step.traced = traced
     train_step.dense_part = dense_part  # so that a record can say what of it was compiled
     return train_step
 
@@ -224,10 +231,10 @@ def _update_loss_scale(state: TrainState, finite: tf.Tensor) -> None:
     state.good_steps.assign(tf.where(grow, 0, good))
 
 
-def make_eval_step(model: ClickModel, *, xla: bool = False) -> tf.types.experimental.PolymorphicFunction:
+def make_eval_step(model: ClickModel, *, xla: bool = False) -> Callable[[Batch], tf.Tensor]:
     """Makes `eval_step(batch) -> logits`: (rows,) float32, of every row of the local batch, padding included.
 
-    Like a training step it has its `dense_part` as an attribute.
+    Like a training step it has its `dense_part` as an attribute. `xla` compiles that.
     """
     no_seed = tf.zeros((2,), tf.int32)
 
@@ -237,8 +244,13 @@ def make_eval_step(model: ClickModel, *, xla: bool = False) -> tf.types.experime
             return model.dense_logits(embedded, numerical, seed=no_seed, training=False)
 
     @tf.function(reduce_retracing=True, autograph=False)
-    def eval_step(batch: Batch):
-        return dense_part(model.embed(batch["ids"]), batch["numerical"])
+    def traced(ids, numerical):
+        return dense_part(model.embed(ids), numerical)
+
+    calls = DirectCalls(traced)
+
+    def eval_step(batch: Batch) -> tf.Tensor:
+        return calls(batch["ids"], batch["numerical"])
 
     eval_step.dense_part = dense_part
     return eval_step

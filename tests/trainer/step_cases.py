@@ -87,6 +87,12 @@ def run(train_step, batch, step, signals=(0.0, 0.0)):
     return {name: value.numpy() for name, value in figures.items()}
 
 
+def graph_of(train_step, batch):
+    """The graph of a step for such batches."""
+    tensors = (batch["ids"], batch["numerical"], batch["labels"], tf.zeros((2,)), tf.constant(0))
+    return train_step.traced.get_concrete_function(*tensors).graph
+
+
 @contextlib.contextmanager
 def precision(policy):
     """Models made inside compute in this Keras policy."""

@@ -279,7 +279,7 @@ def test_a_clock_that_is_read_too_early_shows_less_than_the_second_one(clock, mo
 
 def is_compiled(train_step):
     """Whether a traced step calls a function that XLA must compile."""
-    (concrete,) = train_step._list_all_concrete_functions()
+    (concrete,) = train_step.traced._list_all_concrete_functions()
     functions = concrete.graph.as_graph_def().library.function
     return any(function.attr["_XlaMustCompile"].b for function in functions)
 

@@ -3,7 +3,19 @@ import types
 import numpy as np
 import pytest
 import tensorflow as tf
-from step_cases import BATCH, SEED, PlainTraining, bits, make_batch, make_model, make_state, make_step, precision, run
+from step_cases import (
+    BATCH,
+    SEED,
+    PlainTraining,
+    bits,
+    graph_of,
+    make_batch,
+    make_model,
+    make_state,
+    make_step,
+    precision,
+    run,
+)
 
 from benchmarks import workloads
 from benchmarks.our_steps import OurSteps, as_tensors
@@ -37,8 +49,8 @@ def trained(request):
     start = [v.numpy() for v in state.model.trainable_variables]
     train_step = make_step(state, xla=request.param)
     losses = [run(train_step, make_batch(step), step)["loss"] for step in range(STEPS)]
-    graph = train_step.get_concrete_function(make_batch(0), tf.zeros((2,)), tf.constant(0)).graph
-    assert train_step.experimental_get_tracing_count() == 1
+    graph = graph_of(train_step, make_batch(0))
+    assert train_step.traced.experimental_get_tracing_count() == 1
     return types.SimpleNamespace(
         state=state, start=start, losses=losses, graph=graph, dropout=dropout, xla=request.param
     )
@@ -141,7 +153,7 @@ class _TwoRanks(SingleProcess):
 
 def large_tensors(train_step, batch, rows):
     """Types of the operations that make a tensor of as many rows as a table; a handle of a variable is none."""
-    graph = train_step.get_concrete_function(batch, tf.zeros((2,)), tf.constant(0)).graph
+    graph = graph_of(train_step, batch)
     return {
         operation.type
         for body in (graph, *(body for _, body in functions_below(graph).values()))
@@ -378,7 +390,7 @@ def test_layers_trained_in_the_backward_pass_have_the_same_weights(monkeypatch):
         ours = OurSteps(dlrm())
         batches = ours.workload.batches(4)
         losses = ours.losses(batches)
-        graph = ours.train_step.get_concrete_function(as_tensors(batches)[0], tf.zeros((2,)), tf.constant(0)).graph
+        graph = graph_of(ours.train_step, as_tensors(batches)[0])
         kernels = {node.op for function in graph.as_graph_def().library.function for node in function.node_def}
         assert ("RecsysTrainMlp" in kernels) == ("RecsysTrainedMlp" in kernels) == plain
         assert ("RecsysMlpGradient" in kernels) == ("RecsysMlp" in kernels) != plain
