@@ -49,7 +49,7 @@ class Settings:
     say: Callable[[str], None] = print
 
     def steps(self, number: int) -> int:
-        """Steps of a turn."""
+        """Steps of a turn; `number` should last for seconds: a shared machine is often slow for some tenths of one."""
         return number if self.shrink == 1 else 2
 
 
@@ -104,7 +104,7 @@ def dlrm_training(settings: Settings) -> list[Row]:
     """DLRM "tiny", both poolings, the same ids made before: the layers' products, PyTorch."""
     from benchmarks.our_steps import endless
 
-    rows, steps = [], settings.steps(64)
+    rows, steps = [], settings.steps(128)
     workload = _dlrm_tiny(settings)
     ours, peer, disagreement = _both_dlrm(workload, settings)
     for pooling in ("distinct", "fixed"):
@@ -125,7 +125,7 @@ def dlrm_data_in_loop(settings: Settings) -> list[Row]:
     """DLRM "tiny", both poolings, each drawing its batches as it goes: PyTorch with FAMBench's way of drawing."""
     from benchmarks.our_steps import drawn
 
-    rows, steps = [], settings.steps(64)
+    rows, steps = [], settings.steps(128)
     workload = _dlrm_tiny(settings)
     ours, peer, disagreement = _both_dlrm(workload, settings)
     for pooling in ("distinct", "fixed"):
@@ -148,7 +148,7 @@ def dlrm_inference(settings: Settings) -> list[Row]:
     from benchmarks.our_steps import OurSteps, endless, weights
 
     workload = _dlrm_tiny(settings, "fixed")
-    batches, steps = workload.batches(), settings.steps(128)
+    batches, steps = workload.batches(), settings.steps(256)
     ours = OurSteps(workload, training=False)
     peer = TorchPeer(workload, weights(ours.model)) if torch_peer.is_installed() else None
     against = {
